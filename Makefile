@@ -1,0 +1,66 @@
+# The contributor's index. Each target makes what it needs on a bare machine: Python 3.11 or later with venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+READY := $(VENV)/.ready
+TREE := src tests tools $(wildcard bench)
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(READY) ## .venv, with Clew and the development tools
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Clew needs Python 3.11 or later: make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.PHONY: check
+check: $(READY) ## Format, lint, types, import contracts, numbers to hold
+	$(BIN)/ruff format --check $(TREE)
+	$(BIN)/ruff check $(TREE)
+	$(BIN)/pyright
+	$(BIN)/mypy
+	@$(MAKE) typing
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.numbers
+
+# The programs are checked as a user's are, without our own mypy settings; bad.py is the one that must fail.
+.PHONY: typing
+typing: $(READY) ## User programs in both type checkers; the planted mistakes must fail in both
+	$(BIN)/pyright --pythonpath $(BIN)/python -p tests/typing
+	cd tests/typing && $(BIN)/mypy --config-file= --strict --exclude 'bad\.py$$' programs
+	$(BIN)/python -m tools.planted tests/typing/programs/bad.py
+
+# T="tests/core -k rebase" runs a part. Coverage is asked of the whole suite only, and speaks only when it falls short.
+.PHONY: test
+test: $(READY) ## The tests, with every branch of the core; T="tests/core" for a part
+ifdef T
+	@$(BIN)/python -m pytest $(T)
+else
+	@$(BIN)/coverage run -m pytest
+	@missing=$$($(BIN)/coverage report 2>&1) || { echo "$$missing"; exit 1; }
+endif
+
+.PHONY: spec
+spec: $(READY) ## Each statement of docs/semantics.md: its tests, and the planted faults they catch
+	@$(BIN)/python -m tools.spec $(ARGS)
+
+.PHONY: crash
+crash: $(READY) ## Real processes on real files, killed at drawn instants; ARGS="--help"
+	@$(BIN)/python -m tests.crash.kill $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## Clew, the floor and a peer, interleaved; ARGS="--help"
+	@$(BIN)/python -m bench.run $(ARGS)
+
+.PHONY: format
+format: $(READY) ## Format, and mend what ruff can
+	$(BIN)/ruff check --fix-only --quiet $(TREE)
+	$(BIN)/ruff format $(TREE)

@@ -1,0 +1,292 @@
+"""What user code is handed while it runs: facts about the run and the call, and verbs that the runtime performs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Protocol, cast, overload
+
+from msgspec import Struct
+from typing_extensions import TypeForm, TypeVar
+
+from clew.agent.shapes import JSON, Duration, Input, label, one_of
+from clew.core.tickets import Decision
+from clew.errors import Unsupported, UsageError
+
+if TYPE_CHECKING:
+    from clew.agent.definition import Agent
+    from clew.agent.tools import Tool
+    from clew.app import Result
+    from clew.core.values import Value
+
+_D_co = TypeVar("_D_co", covariant=True, default=object)
+_Out = TypeVar("_Out", default=str)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+AskExpiry = Literal["reject", "cancel", "escalate"]
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What a tool asks of a person. `name`, else the prompt, tells it apart from the tool's other questions."""
+
+    prompt: str
+    schema: Any = str
+    name: str | None = None
+    expires: Duration | None = None
+    on_expire: AskExpiry = "reject"
+
+
+class ToolVerbs(Protocol):
+    """What the runtime does for a context. Each verb is awaited but `emit` and the state's."""
+
+    @property
+    def letting_go(self) -> bool: ...
+    async def step(
+        self,
+        name: str,
+        effect: Literal["once", "idempotent"],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any: ...
+    async def ask(self, question: Question) -> Any: ...
+    async def sleep(self, duration: Duration) -> None: ...
+    async def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Any: ...
+    async def background(self, target: Any, args: dict[str, Any]) -> str: ...
+    async def note(self, kind: str, value: Value) -> None: ...
+    def emit(self, value: JSON) -> None: ...
+    def state_value(self, key: StateKey[Any]) -> Any: ...
+    def state_has(self, key: StateKey[Any]) -> bool: ...
+    def state_update(self, key: StateKey[Any], value: Any) -> None: ...
+
+
+class LaterVerbs:
+    """The verbs of this release: `emit` works, the others say which release brings them."""
+
+    letting_go = False
+
+    def __init__(self, emit: Callable[[JSON], None] | None = None) -> None:
+        self._emit = emit
+
+    def emit(self, value: JSON) -> None:
+        if self._emit is not None:
+            self._emit(value)
+
+    async def step(
+        self,
+        name: str,
+        effect: Literal["once", "idempotent"],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        del name, fn, args, kwargs
+        _later("ctx.step" if effect == "idempotent" else "ctx.once_step", _TOOLS)
+
+    async def ask(self, question: Question) -> Any:
+        del question
+        _later("ctx.ask", _PEOPLE)
+
+    async def sleep(self, duration: Duration) -> None:
+        del duration
+        _later("ctx.sleep", _TOOLS)
+
+    async def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Any:
+        del agent, input, name
+        _later("ctx.run", _AGENTS)
+
+    async def background(self, target: Any, args: dict[str, Any]) -> str:
+        del target, args
+        _later("ctx.background", _AGENTS)
+
+    async def note(self, kind: str, value: Value) -> None:
+        del kind, value
+        _later("ctx.note", _TOOLS)
+
+    def state_value(self, key: StateKey[Any]) -> Any:
+        del key
+        _later("ctx.state", _TOOLS)
+
+    def state_has(self, key: StateKey[Any]) -> bool:
+        del key
+        _later("ctx.state", _TOOLS)
+
+    def state_update(self, key: StateKey[Any], value: Any) -> None:
+        del key, value
+        _later("ctx.state", _TOOLS)
+
+
+_TOOLS = "the release on tools that touch the world"
+_PEOPLE = "the release on people in the loop"
+_AGENTS = "the release on agents that work together"
+
+
+def _later(verb: str, release: str) -> NoReturn:
+    raise Unsupported(f"{verb} comes with {release}: this version of Clew does not have it yet")
+
+
+_NO_DEFAULT: Any = object()
+
+
+class StateKey(Generic[_T]):
+    """A named, typed place in a run's or thread's state. Two writers of one turn are merged by `merge`."""
+
+    def __init__(
+        self,
+        name: str,
+        type: TypeForm[_T],
+        *,
+        default: _T = _NO_DEFAULT,
+        scope: Literal["run", "thread"] = "run",
+        merge: Literal["replace", "add"] | Callable[[_T, _T], _T] = "replace",
+    ) -> None:
+        if not name or not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a state key needs a name, not {name!r}")
+        one_of(scope, ("run", "thread"), f"StateKey({name!r}): scope")
+        if not callable(merge):
+            one_of(merge, ("replace", "add"), f"StateKey({name!r}): merge")
+        self.name = name
+        self.type: Any = type
+        self.has_default = default is not _NO_DEFAULT
+        self.default = default
+        self.scope: Literal["run", "thread"] = scope
+        self.merge: Literal["replace", "add"] | Callable[[_T, _T], _T] = merge
+
+    def __repr__(self) -> str:
+        merge = self.merge if isinstance(self.merge, str) else label(self.merge)
+        return f"StateKey({self.name!r}, {label(self.type)}, scope={self.scope!r}, merge={merge!r})"
+
+
+class State:
+    """The state of a run, read by key; what a tool updates is committed with its result."""
+
+    __slots__ = ("_verbs",)
+
+    def __init__(self, verbs: ToolVerbs) -> None:
+        self._verbs = verbs
+
+    def __getitem__(self, key: StateKey[_T], /) -> _T:
+        return cast("_T", self._verbs.state_value(key))
+
+    def __contains__(self, key: StateKey[Any], /) -> bool:
+        return self._verbs.state_has(key)
+
+    def update(self, key: StateKey[_T], value: _T, /) -> None:
+        self._verbs.state_update(key, value)
+
+
+class RunContext(Struct, Generic[_D_co], frozen=True, eq=False, kw_only=True):
+    """What functions of an agent are told about the run. `deps` are this process's, `metadata` is the run's."""
+
+    deps: _D_co
+    run_id: str = ""
+    thread_id: str = ""
+    agent: str = ""
+    turn: int = 0
+    metadata: Mapping[str, JSON] = {}
+    verbs: ToolVerbs = LaterVerbs()
+
+    @property
+    def state(self) -> State:
+        return State(self.verbs)
+
+    def __repr__(self) -> str:
+        # Deps hold clients and keys: they are never shown.
+        return f"{type(self).__name__}(run_id={self.run_id!r}, agent={self.agent!r}, turn={self.turn})"
+
+
+class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_only=True):
+    """What a tool is told about its call. `attempt` counts from 1; `idempotency_key` is the same for all attempts."""
+
+    tool: str = ""
+    args: Mapping[str, Any] = {}
+    call_id: str = ""
+    step_id: str = ""
+    attempt: int = 1
+    idempotency_key: str = ""
+    decision: Decision | None = None
+
+    @property
+    def letting_go(self) -> bool:
+        """True while the body is unwound to wait: it will run again, so `finally` must not undo its work."""
+        return self.verbs.letting_go
+
+    @overload
+    async def step(self, name: str, fn: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+    @overload
+    async def step(self, name: str, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`fn`'s value, committed: when the body runs again it is given back without calling `fn`."""
+        return await self.verbs.step(name, "idempotent", fn, args, kwargs)
+
+    @overload
+    async def once_step(
+        self, name: str, fn: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T: ...
+    @overload
+    async def once_step(self, name: str, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+    async def once_step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """As `step`, for what must not happen twice: its intent is committed before `fn` is called."""
+        return await self.verbs.step(name, "once", fn, args, kwargs)
+
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        name: str | None = None,
+        expires: Duration | None = None,
+        on_expire: AskExpiry = "reject",
+    ) -> str: ...
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        schema: TypeForm[_T],
+        *,
+        name: str | None = None,
+        expires: Duration | None = None,
+        on_expire: AskExpiry = "reject",
+    ) -> _T: ...
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        schema: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        expires: Duration | None = None,
+        on_expire: AskExpiry = "reject",
+    ) -> Any: ...
+    async def ask(
+        self,
+        prompt: str,
+        schema: Any = str,
+        *,
+        name: str | None = None,
+        expires: Duration | None = None,
+        on_expire: AskExpiry = "reject",
+    ) -> Any:
+        """A person's answer, of the type asked for. Raises Rejected if turned down or out of time."""
+        question = Question(prompt=prompt, schema=schema, name=name, expires=expires, on_expire=on_expire)
+        return await self.verbs.ask(question)
+
+    async def sleep(self, duration: Duration, /) -> None:
+        """Wait durably: the run holds no task and no lease meanwhile."""
+        await self.verbs.sleep(duration)
+
+    async def run(self, agent: Agent[Any, _Out], input: Input, *, name: str | None = None) -> Result[_Out]:
+        """The result of a child run, found again after a crash."""
+        return cast("Result[_Out]", await self.verbs.run(agent, input, name))
+
+    async def background(self, target: Tool[Any, ..., Any] | Agent[Any, Any], /, **args: Any) -> str:
+        """Start a tool or agent beside this run; the id of its run. Its result comes as a message."""
+        return await self.verbs.background(target, args)
+
+    async def note(self, kind: str, value: JSON, /) -> None:
+        """Write a remark into the journal; it changes nothing else."""
+        await self.verbs.note(kind, value)
+
+    def emit(self, value: JSON, /) -> None:
+        """Show progress to whoever watches now; it is not kept."""
+        self.verbs.emit(value)

@@ -1,0 +1,73 @@
+"""The façade: Runtime, Run, Thread, Result; and an agent run in memory."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from clew.agent import Agent, ModelLike
+from clew.app.result import Diff, Finding, Pruned, Queued, Result
+from clew.app.run import Run, Thread
+from clew.app.runtime import Runtime
+from clew.core.limits import Limits
+from clew.core.spec import ModelSettings
+from clew.errors import Unsupported
+from clew.runtime.plan import Input
+
+__all__ = ["Diff", "Finding", "Pruned", "Queued", "Result", "Run", "Runtime", "Thread", "run_agent", "run_agent_sync"]
+
+
+async def run_agent(
+    agent: Agent[Any, Any],
+    input: Input,
+    *,
+    deps: Any = None,
+    model: ModelLike | None = None,
+    decide: object = None,
+    limits: Limits | None = None,
+    model_settings: ModelSettings | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Result[Any]:
+    """The settled result of a run in memory: what `agent.run` does."""
+    if decide is not None:
+        raise Unsupported("decide= comes with the release on people in the loop: leave it out")
+    runtime = Runtime("memory://", agents=[agent], deps=_Given(deps), model=model)
+    async with runtime:
+        run = await runtime.start(agent, input, limits=limits, model_settings=model_settings, metadata=metadata)
+        return await run.result()
+
+
+class _Given:
+    """Deps as they are, also if they could be called."""
+
+    def __init__(self, deps: Any) -> None:
+        self.deps = deps
+
+    def __call__(self, _info: object) -> Any:
+        return self.deps
+
+
+def run_agent_sync(agent: Agent[Any, Any], input: Input, **options: Any) -> Result[Any]:
+    """`run_agent` for code without an event loop; under a running one (a notebook) it takes a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run_agent(agent, input, **options))
+    results: list[Result[Any]] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        future = asyncio.run(_settled(agent, input, options))
+        (errors if isinstance(future, BaseException) else results).append(future)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=body, name="clew-run-sync", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+async def _settled(agent: Agent[Any, Any], input: Input, options: Mapping[str, Any]) -> Result[Any] | BaseException:
+    (outcome,) = await asyncio.gather(run_agent(agent, input, **options), return_exceptions=True)  # noqa: TID251
+    return outcome

@@ -1,0 +1,154 @@
+"""What may stand in a journal as a value: JSON, with one stated form for each thing JSON cannot say.
+
+`{"$number": "NaN"}` for floats that are no number and integers beyond 2^53, `{"$bytes": "…"}` for bytes,
+`{"$blob": "sha256:…", "size": n, "type": "…"}` for what is stored aside, and `{"$literal": {…}}` around a
+mapping of the user's that would otherwise be taken for one of these.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from clew.errors import JournalCorrupt, UsageError
+
+Value: TypeAlias = Any  # JSON after `pack`; what the user gave before it
+Digest: TypeAlias = str
+Money: TypeAlias = Decimal
+
+MAX_DEPTH = 64
+MAX_SAFE_INTEGER = 2**53
+MAX_INTEGER_BITS = 10_000
+INLINE_LIMIT = 64 * 1024
+VALUE_LIMIT = 16 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def pack(value: object) -> Value:
+    """A copy of a JSON-like value in journal form. Raises UsageError for what no journal could hold."""
+    return _pack(value, 0)
+
+
+def _pack(value: Any, depth: int) -> Value:  # noqa: C901, PLR0911
+    match value:
+        case str():
+            return check_text(value)
+        case None | bool():
+            return value
+        case int():
+            return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else {"$number": _digits(value)}
+        case float():
+            return value if math.isfinite(value) else {"$number": _float_name(value)}
+        case bytes():
+            return {"$bytes": base64.b64encode(value).decode("ascii")}
+        case Mapping() | list() | tuple() if depth >= MAX_DEPTH:
+            raise UsageError(f"a value nests deeper than {MAX_DEPTH} levels: flatten it before it is returned or sent")
+        case Mapping():
+            packed = {_key(key): _pack(item, depth + 1) for key, item in value.items()}
+            return {"$literal": packed} if any(key.startswith("$") for key in packed) else packed
+        case list() | tuple():
+            return [_pack(item, depth + 1) for item in value]
+        case _:
+            raise UsageError(
+                f"a {type(value).__name__} cannot be stored as JSON: return text, numbers, lists, mappings"
+            )
+
+
+def unpack(value: Value, blob: Callable[[Digest], bytes] | None = None) -> Any:  # noqa: PLR0911
+    """The user's value back from its journal form; `blob` fetches what is stored aside."""
+    match value:
+        case {"$literal": dict() as inner}:
+            return {key: unpack(item, blob) for key, item in inner.items()}
+        case {"$number": str(name)}:
+            return float(name) if name in _FLOATS else int(name)
+        case {"$bytes": str(text)}:
+            try:
+                return base64.b64decode(text, validate=True)
+            except binascii.Error as error:
+                raise JournalCorrupt(f"a stored value holds bytes that are not base64: {error}") from error
+        case {"$blob": str(digest)} if blob is not None:
+            return unpack(msgspec.json.decode(blob(digest)), blob)
+        case dict():
+            return {key: unpack(item, blob) for key, item in value.items()}
+        case list():
+            return [unpack(item, blob) for item in value]
+        case _:
+            return value
+
+
+def check_text(text: str) -> str:
+    """The text itself. Raises UsageError for a lone surrogate, which no UTF-8 can carry."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"text holds a lone surrogate at position {error.start}: it is not valid Unicode"
+            ) from error
+    return text
+
+
+def clean_text(text: str) -> str:
+    """The text with lone surrogates replaced: for what came from outside and may not be refused."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Arguments as the model wrote them. Raises ValueError that says what is wrong, for the model to read."""
+    parsed: Any = json.loads(text) if text.strip() else {}
+    if isinstance(parsed, dict):
+        return cast("dict[str, Any]", parsed)
+    raise ValueError(f"arguments must be a JSON object, not {type(parsed).__name__}")
+
+
+def canonical(value: Value) -> bytes:
+    """One spelling of a packed value: sorted keys, no white space."""
+    return _canonical(value)
+
+
+def digest(value: Value) -> Digest:
+    """`sha256:` of the canonical JSON of a packed value or of a struct of the core."""
+    return digest_bytes(_canonical(value))
+
+
+def digest_bytes(data: bytes) -> Digest:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def blob_form(data: bytes, media_type: str) -> tuple[Value, Digest]:
+    """The reference that stands for stored bytes, and their digest."""
+    name = digest_bytes(data)
+    return {"$blob": name, "size": len(data), "type": media_type}, name
+
+
+def encoded(value: Value) -> bytes:
+    return _encode(value)
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise UsageError(f"a mapping has the key {key!r}: JSON keys are text, so say str(key)")
+    return check_text(key)
+
+
+_FLOATS = frozenset({"NaN", "Infinity", "-Infinity"})
+
+
+def _float_name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _digits(value: int) -> str:
+    if value.bit_length() > MAX_INTEGER_BITS:
+        raise UsageError(
+            f"an integer of more than {MAX_INTEGER_BITS} bits cannot be stored: send it as text or as a file"
+        )
+    return str(value)

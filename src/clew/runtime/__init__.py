@@ -1,0 +1,1 @@
+"""The async shell: performs what the core asks for, and writes down what came of it."""

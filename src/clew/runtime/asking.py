@@ -1,0 +1,202 @@
+"""Asks a model once: hears the stream out, passes fragments on, and makes the reply fit for a journal."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from msgspec.structs import replace
+
+from clew.agent import Agent
+from clew.core import entries as e
+from clew.core.effects import CallModel
+from clew.core.messages import Part, Text, Thinking, ToolCall, Usage
+from clew.core.spec import money
+from clew.core.state import State
+from clew.core.steps import backoff, call_step
+from clew.core.values import VALUE_LIMIT, clean_text, parse_arguments
+from clew.errors import ModelError, UsageError
+from clew.ports import Fragment, Model, ModelReply, ModelRequest
+from clew.runtime.feed import Saying
+from clew.runtime.flight import Done, Flight
+from clew.runtime.redact import described, redacted
+from clew.runtime.station import Station
+from clew.runtime.user_code import Raised, attempt, call
+from clew.runtime.values import Aside
+
+CHARACTERS_PER_TOKEN = 4
+
+
+class Asking:
+    """The model of one driver. `validated` keeps arguments that were already held against their schema."""
+
+    def __init__(self, station: Station, agent: Agent[Any, Any], context: Callable[[State], Any]) -> None:
+        self._station = station
+        self._agent = agent
+        self._context = context
+        self._aside = Aside()
+        self._model: Model | None = None
+        self.validated: dict[str, dict[str, Any]] = {}
+
+    async def perform(self, flight: Flight, effect: CallModel, state: State) -> Done:
+        store, feed = self._station.store, self._station.feed
+        begun = store.now()
+        saying = feed.begin(state.run, effect.step, state.epoch, effect.attempt, state.seq)
+        outcome = await attempt(self._ask(state, effect, saying))
+        if isinstance(outcome, Raised):
+            entry = self._raised(flight, state, effect, outcome.error, saying)
+            return Done(() if entry is None else (entry,))
+        reply, first = outcome.value
+        return Done((self._replied(state, effect, reply, store.now() - begun, first),))
+
+    async def _ask(self, state: State, effect: CallModel, saying: Saying) -> tuple[ModelReply, int | None]:
+        assert state.started is not None
+        model = self._resolved(state)
+        instructions = self._agent.instructions
+        if callable(instructions):
+            instructions = await call(instructions, self._context(state))
+        spec = state.spec or self._agent.spec
+        request = ModelRequest(
+            instructions=instructions,
+            messages=await self._aside.shown(state.transcript, self._station.store),
+            tools=(*spec.tools, *state.started.client_tools) if state.started.client_tools else spec.tools,
+            settings={**spec.settings, **state.started.settings} if state.started.settings else spec.settings,
+            output_schema=spec.output_schema,
+            run_id=state.run,
+            step=effect.step,
+            ordinal=effect.ordinal,
+        )
+        return await self._heard(model.stream(request), state.run, saying)
+
+    def _resolved(self, state: State) -> Model:
+        if self._model is None:
+            named = None if state.started is None else state.started.model
+            self._model = self._station.resolve(self._station.model or named or self._agent.model)
+        return self._model
+
+    async def _heard(
+        self, pieces: AsyncIterator[Fragment | ModelReply], run: str, saying: Saying
+    ) -> tuple[ModelReply, int | None]:
+        """The reply, and when its first fragment came."""
+        store, feed = self._station.store, self._station.feed
+        begun = store.now()
+        reply: ModelReply | None = None
+        first: int | None = None
+        try:
+            async for piece in pieces:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                    break
+                if first is None:
+                    first = store.now() - begun
+                feed.say(run, saying, piece)
+        finally:
+            close = getattr(pieces, "aclose", None)
+            if close is not None:
+                await close()
+        if reply is None:
+            raise ModelError("interrupted", "the stream ended without a reply")
+        return reply, first
+
+    def _replied(self, state: State, effect: CallModel, reply: ModelReply, took: int, first: int | None) -> e.Entry:
+        usage = reply.usage if reply.usage.requests else replace(reply.usage, requests=1)
+        parts = self._own_parts(state.turn + 1, reply.parts)
+        if not parts and reply.finish != "filter":
+            # An empty answer is no turn: it is a failure that is worth another attempt.
+            empty = ModelError("provider", "the model replied with nothing")
+            return self._failed(state, effect, empty, usage, money(reply.cost))
+        size = sum(len(part.args_text) if isinstance(part, ToolCall) else len(getattr(part, "text", "")) for part in parts)
+        if size > VALUE_LIMIT:
+            too_large = ModelError("invalid_request", f"the reply has {size} characters, {VALUE_LIMIT} can be kept")
+            return self._failed(state, effect, too_large, usage, money(reply.cost))
+        return e.ModelReplied(
+            step=effect.step,
+            attempt=effect.attempt,
+            parts=parts,
+            raw=reply.raw,
+            usage=usage,
+            cost=money(reply.cost),
+            prices=reply.prices,
+            finish=reply.finish,
+            request=e.RequestMade(model="" if self._model is None else self._model.name, messages=len(state.transcript)),
+            duration=took,
+            first_token=first,
+        )
+
+    def _own_parts(self, turn: int, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """The parts as they go into the journal: our call ids, arguments held against their schema, clean text."""
+        own: list[Part] = []
+        place = 0
+        for part in parts:
+            match part:
+                case ToolCall():
+                    place += 1
+                    own.append(self._own_call(call_step(turn, place), part))
+                case Text(text="") | Thinking(text="", signature=None):
+                    continue
+                case Text() | Thinking():
+                    clean = clean_text(part.text)
+                    own.append(part if clean is part.text else replace(part, text=clean))
+                case _:
+                    own.append(part)
+        return tuple(own)
+
+    def _own_call(self, step: str, part: ToolCall) -> ToolCall:
+        text = clean_text(part.args_text)
+        tool = self._agent.tool(part.tool)
+        invalid: str | None = None
+        try:
+            args = parse_arguments(text)
+            if tool is not None:
+                self.validated[step] = tool.validate(args)
+        except RecursionError:
+            invalid = "invalid arguments: they nest too deeply"
+        except (ValueError, UsageError) as error:
+            invalid = f"invalid arguments: {redacted(str(error))}"
+        return ToolCall(step, clean_text(part.provider_id), clean_text(part.tool), text, invalid=invalid)
+
+    def _raised(
+        self, flight: Flight, state: State, effect: CallModel, error: BaseException, saying: Saying
+    ) -> e.Entry | None:
+        if flight.interrupted:
+            return _cut_off(effect, saying)
+        if isinstance(error, asyncio.CancelledError):
+            error = ModelError("interrupted", "the call to the model was cancelled from inside")
+        return self._failed(state, effect, error, None, None)
+
+    def _failed(
+        self, state: State, effect: CallModel, error: BaseException, usage: Usage | None, cost: Decimal | None
+    ) -> e.ModelFailed:
+        """A transient failure is tried again after a while; any other is final."""
+        known = isinstance(error, ModelError)
+        retry_at: int | None = None
+        if known and error.transient:
+            retry_at = self._station.store.now() + backoff(state.run, effect.step, effect.attempt, error.retry_after)
+        return e.ModelFailed(
+            step=effect.step,
+            attempt=effect.attempt,
+            class_=error.kind if known else type(error).__name__,
+            message=redacted(str(error)) if known else described(error),
+            retry_at=retry_at,
+            usage=usage,
+            cost=cost,
+            model="" if self._model is None else self._model.name,
+        )
+
+
+def _cut_off(effect: CallModel, saying: Saying) -> e.Entry | None:
+    """What was said before a cancel: the words are kept, half a call is not."""
+    pieces = [piece for piece in saying.pieces if isinstance(piece, Fragment)]
+    parts: list[Part] = []
+    for place in sorted({piece.part for piece in pieces}):
+        mine = [piece for piece in pieces if piece.part == place]
+        text = clean_text("".join([piece.text for piece in mine]))
+        if text and mine[0].kind == "text":
+            parts.append(Text(text))
+        elif text and mine[0].kind == "thinking":
+            parts.append(Thinking(text))
+    if not parts:
+        return None
+    said = sum(len(part.text) for part in parts if isinstance(part, Text | Thinking))
+    usage = Usage(output=said // CHARACTERS_PER_TOKEN + 1, estimated=True, requests=1)
+    return e.ModelReplied(step=effect.step, attempt=effect.attempt, parts=tuple(parts), usage=usage, finish="cut_off")

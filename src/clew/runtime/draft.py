@@ -1,0 +1,153 @@
+"""A batch in the making: facts that are decided but not committed, and the state as it would be after them."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import force_setattr
+
+from clew.core import entries as e
+from clew.core.entries import Entry
+from clew.core.letters import (
+    AnyLetter,
+    CancelLetter,
+    ChildEndLetter,
+    DecisionLetter,
+    LateResultLetter,
+    MessageLetter,
+    PauseLetter,
+    UnpauseLetter,
+)
+from clew.core.outcomes import parse_outcome
+from clew.core.state import State, apply
+from clew.core.values import Digest
+from clew.ports import Batch, HeadMove, Projection
+
+
+class Draft:
+    """Entries get their place and time here; the state after them is thrown away if the store refuses."""
+
+    def __init__(self, state: State, epoch: int, now: int) -> None:
+        self.base = state
+        self.state = state
+        self.epoch = epoch
+        self.now = max(now, state.at)
+        self.entries: list[Entry] = []
+        self.taken: list[int] = []
+        self.heads: list[HeadMove] = []
+        self.blobs: dict[Digest, bytes] = {}
+
+    def add(self, entry: Entry) -> None:
+        force_setattr(entry, "seq", self.state.seq + 1)
+        force_setattr(entry, "at", self.now)
+        force_setattr(entry, "epoch", self.epoch)
+        force_setattr(entry, "batch", self.base.seq + 1)
+        self.state = apply(self.state, entry)
+        self.entries.append(entry)
+
+    def take(self, letters: Iterable[AnyLetter]) -> None:
+        """Letters become entries, in their order."""
+        for letter in letters:
+            self.taken.append(letter.inbox)
+            self.add(entry_of(letter))
+
+    def batch(self, inbox_seen: int, projection: Projection | None, *, release: bool) -> Batch:
+        return Batch(
+            run=self.state.run,
+            epoch=self.epoch,
+            after_seq=self.base.seq,
+            inbox_seen=inbox_seen,
+            entries=tuple(self.entries),
+            taken=tuple(self.taken),
+            heads=tuple(self.heads),
+            blobs=self.blobs,
+            projection=projection,
+            lease="release" if release else "keep",
+        )
+
+
+def entry_of(letter: AnyLetter) -> Entry:
+    """The fact that a letter becomes when it is taken in."""
+    match letter:
+        case CancelLetter():
+            return e.CancelRequested(reason=letter.reason, by=letter.by, inbox=letter.inbox)
+        case PauseLetter():
+            return e.Paused(reason=letter.reason, by=letter.by, inbox=letter.inbox)
+        case UnpauseLetter():
+            return e.Unpaused(reason=letter.reason, by=letter.by, inbox=letter.inbox)
+        case MessageLetter():
+            return e.MessagesReceived(messages=letter.messages, inbox=(letter.inbox,), when=letter.when, by=letter.by)
+        case DecisionLetter():
+            return e.DecisionMade(
+                ticket=letter.ticket,
+                decision_id=letter.decision_id,
+                decision=letter.decision,
+                by=letter.by,
+                decided_at=letter.decided_at,
+            )
+        case LateResultLetter():
+            return e.LateResultReceived(
+                step=letter.call, call=letter.call, from_epoch=letter.from_epoch, value=letter.value, error=letter.error
+            )
+        case ChildEndLetter():
+            return e.ChildFinished(
+                run=letter.run,
+                outcome=parse_outcome(letter.outcome),
+                output=letter.output,
+                usage=letter.usage,
+                cost=letter.cost,
+            )
+
+
+def projected(state: State, *, wake_at: int | None, waits: bool) -> Projection:
+    """The row of the run as this state shows it."""
+    reasons = waiting_reasons(state, wake_at) if waits else ()
+    status = "done" if state.finished is not None else "queued" if state.queued else "waiting" if waits else "running"
+    return Projection(
+        status=status,
+        reasons=reasons,
+        tickets=tuple(sorted(state.tickets)),
+        outcome=state.outcome,
+        turns=state.turn - state.first_turn,
+        calls=state.call_count,
+        attempts=state.attempts,
+        usage=state.usage,
+        cost=state.cost,
+        inherited_usage=state.inherited_usage,
+        wake_at=wake_at,
+    )
+
+
+_TICKET_REASONS = {
+    "doubt": "doubt",
+    "sign_in": "sign_in",
+    "approval": "tool_permission",
+    "question": "user_input",
+    "client_tool": "client_tool",
+    "limit": "limit",
+}
+_REASONS = (
+    "paused",
+    "doubt",
+    "sign_in",
+    "tool_permission",
+    "user_input",
+    "client_tool",
+    "limit",
+    "background_tasks",
+    "rate_limit",
+    "timer",
+    "external",
+)
+
+
+def waiting_reasons(state: State, wake_at: int | None) -> tuple[str, ...]:
+    """Why the run waits, the reason that counts first."""
+    found = {_TICKET_REASONS[ticket.ticket_kind] for ticket in state.tickets.values()}
+    if state.paused is not None:
+        found.add("paused")
+    if any(child.background for child in state.children.values()):
+        found.add("background_tasks")
+    if wake_at is not None:
+        found.add("rate_limit" if state.model.retry_at is not None else "timer")
+    if not found:
+        found.add("external")
+    return tuple(reason for reason in _REASONS if reason in found)

@@ -1,0 +1,372 @@
+"""The loop: drives one run from wherever it is until it waits or ends. Start, resume and fork are all this loop."""
+
+import asyncio
+import logging
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clew.core import entries as e
+from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Effect, Finish, Record
+from clew.core.letters import AnyLetter, LateResultLetter, MessageLetter
+from clew.core.outcomes import Failed
+from clew.core.rules import finished, next_effects
+from clew.core.state import State
+from clew.core.values import Digest
+
+from clew.errors import InboxMoved, NotFound, OutcomeUnknown, RunEnded, StaleWriter, StoreUnavailable
+from clew.ports import HeadMove, Receipt
+from clew.runtime.draft import Draft, projected
+from clew.runtime.flight import Done, Flight
+from clew.runtime.hands import Hands
+from clew.runtime.station import Lease, Station
+from clew.runtime.user_code import Raised, attempt
+
+log = logging.getLogger("clew.driver")
+
+PARK_AFTER = 5_000_000  # a longer wait holds no task and no lease
+ROW_EVERY = 1_000_000  # the counters of the row of a run at work are at most this old
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+
+
+class Attach(Struct, frozen=True, kw_only=True):
+    """How an activation begins: what its first commit says, unless the start of the run has said it already."""
+
+    entries: tuple[e.Entry, ...] = ()
+    heads: tuple[HeadMove, ...] = ()
+    blobs: dict[Digest, bytes] = {}
+    inbox_seq: int = 0
+    agent: e.DriverAttached
+    refused: str | None = None  # what has changed, if the agent said that such runs must fail
+
+
+class Driver:
+    """One activation of one run: the only one who appends to its journal."""
+
+    def __init__(self, station: Station, lease: Lease, state: State, hands: Hands | None, attach: Attach) -> None:
+        self.state = state
+        self._station = station
+        self._lease = lease
+        self._hands = hands
+        self._attach = attach
+        self._flights: dict[str, Flight] = {}
+        self._landed: list[Flight] = []
+        self._gathered: list[Done] = []
+        self._letters: list[AnyLetter] = []
+        self._inbox_seen = 0
+        self._inbox_seq = attach.inbox_seq
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._grace = station.grace
+        self._row_at = 0
+
+    # --- from outside
+
+    def wake(self) -> None:
+        """There may be mail."""
+        self._inbox_seq = max(self._inbox_seq, self._inbox_seen + 1)
+        self._woken.set()
+
+    def nudge(self) -> None:
+        """The time may have come."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Start nothing more; give the run back once what is being performed has ended."""
+        self._stopping = True
+        self._woken.set()
+
+    def interrupt(self) -> None:
+        """Cancel what is being performed; what does not end within the grace is left behind."""
+        for flight in self._flights.values():
+            flight.interrupt()
+
+    def leave(self, grace: float) -> None:
+        """Stop, and wait no longer than this for what does not end by itself."""
+        self._grace = grace
+        self.stop()
+        self.interrupt()
+
+    @property
+    def inbox_seen(self) -> int:
+        return self._inbox_seen
+
+    # --- the loop
+
+    async def drive(self) -> State:
+        """Until the run waits, ends, or is given back. Raises StaleWriter if another process took it over."""
+        try:
+            while True:
+                await self._read_mail()
+                draft, effects = self._decide()
+                release = self._may_release(draft, effects)
+                if draft.entries or release:
+                    receipt = await self._commit(draft, effects, release=release)
+                    if receipt is None:
+                        continue
+                if release:
+                    return self.state
+                await self._start(effects)
+                await self._wait(effects)
+        except StaleWriter:
+            await self._hand_over()
+            raise
+        finally:
+            self.interrupt()
+            for step in [*self._flights, *(flight.step for flight in self._landed)]:
+                self._station.feed.end(self.state.run, step)
+
+    def _decide(self) -> tuple[Draft, tuple[Effect, ...]]:
+        """Everything that is a fact already or follows without outside work, and what must be performed next."""
+        draft = Draft(self.state, self._lease.epoch, self._station.store.now())
+        for done in self._gathered:
+            draft.blobs.update(done.blobs)
+            for entry in done.entries:
+                draft.add(entry)
+        for entry in self._attach.entries:
+            draft.add(_copy(entry))
+        draft.heads.extend(self._attach.heads)
+        draft.blobs.update(self._attach.blobs)
+        draft.take([letter for letter in self._letters if not isinstance(letter, MessageLetter)])
+        while True:
+            effects = next_effects(draft.state) if self._attach.refused is None else _refusal(draft.state, self._attach)
+            if not self._record(draft, effects):
+                return draft, effects
+
+    def _record(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
+        """Add what can be written down at once; whether there was anything, so that the rules must be asked again."""
+        before = len(draft.entries)
+        for effect in effects:
+            match effect:
+                case Record(entry):
+                    draft.add(_copy(entry))
+                case Close(step, entry, interrupt):
+                    flight = self._flights.get(step)
+                    if flight is None:
+                        draft.add(_copy(entry))
+                    elif interrupt:
+                        flight.interrupt()
+                case CheckOutput():
+                    if not self._take_messages(draft, idle=True) and self._hands is not None:
+                        draft.add(self._hands.check_output(effect, draft.state, draft.blobs))
+                    break
+                case Finish(entry):
+                    self._finish(draft, entry)
+                    break
+                case CallModel(step):
+                    if step not in self._flights and self._take_messages(draft):
+                        break
+                case CallTool() | Await():
+                    pass
+        return len(draft.entries) > before
+
+    def _finish(self, draft: Draft, entry: e.RunFinished) -> None:
+        """The end is written last: after what is being performed, and after every letter that was accepted."""
+        if self._flights:
+            self.interrupt()
+        elif not self._take_messages(draft, idle=True):
+            draft.add(_copy(entry))
+
+    def _take_messages(self, draft: Draft, *, idle: bool = False) -> bool:
+        """Messages are taken in at a boundary: before the model is asked, the patient ones only at the end."""
+        due = [
+            letter
+            for letter in self._letters
+            if isinstance(letter, MessageLetter) and letter.inbox not in draft.taken and (idle or letter.when == "asap")
+        ]
+        draft.take(due)
+        return bool(due)
+
+    def _may_release(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
+        """Whether nobody needs to stay with the run: it ended, it waits, or this process is leaving."""
+        if draft.state.finished is not None:
+            return True
+        if self._flights:
+            return False
+        return self._stopping or self._hands is None or not self._startable(draft, effects)
+
+    def _startable(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
+        return any(
+            isinstance(effect, CallModel | CallTool) and (effect.not_before or 0) <= draft.now + PARK_AFTER
+            for effect in effects
+        )
+
+    # --- writing
+
+    async def _commit(self, draft: Draft, effects: tuple[Effect, ...], *, release: bool) -> Receipt | None:
+        """Make the draft durable and the state its own. None: nothing was written, read the mail and decide again."""
+        wake_at = None
+        if release and draft.state.finished is None:
+            dues = [x.not_before for x in effects if isinstance(x, CallModel | CallTool) and x.not_before is not None]
+            wake_at = min(dues, default=None)
+        unfinished_work = self._stopping or (self._hands is None and bool(effects))
+        projection = None
+        if release or draft.now - self._row_at >= ROW_EVERY:
+            projection = projected(draft.state, wake_at=wake_at, waits=release and not unfinished_work)
+        batch = draft.batch(self._inbox_seen, projection, release=release)
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                receipt = await self._station.store.commit(batch)
+                break
+            except InboxMoved:
+                self._inbox_seq = self._inbox_seen + 1
+                return None
+            except OutcomeUnknown:
+                await self._retake()
+                return None
+            except StoreUnavailable as error:
+                log.warning("run %s: the store refuses for now, trying again: %s", self.state.run, error)
+                if not await self._lease.good():
+                    raise StaleWriter(f"run {self.state.run!r}: the store was away longer than the lease") from error
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        self._committed(draft, projected=projection is not None)
+        self._inbox_seq = max(self._inbox_seq, receipt.inbox_seq)
+        return receipt
+
+    def _committed(self, draft: Draft, *, projected: bool) -> None:
+        self.state = draft.state
+        for flight in self._landed:
+            self._station.feed.end(self.state.run, flight.step)
+        self._landed.clear()
+        self._gathered.clear()
+        if self._attach.entries:
+            self._attach = replace(self._attach, entries=(), heads=(), blobs={})
+        if draft.taken:
+            self._letters = [letter for letter in self._letters if letter.inbox not in draft.taken]
+        if projected:
+            self._row_at = draft.now
+
+    async def _retake(self) -> None:
+        """Nobody knows whether the last batch was written: take the run anew, which settles it, read, decide again."""
+        while self._flights:
+            await self._land()
+        await self._lease.retake()
+        fresh = await self._station.history.state(self.state.run)
+        held = [entry for done in self._gathered for entry in done.entries]
+        blobs = {digest: data for done in self._gathered for digest, data in done.blobs.items()}
+        self.state = fresh
+        self._attach = replace(self._attach, entries=(self._attach.agent,), heads=())
+        self._gathered = [Done(tuple(entry for entry in held if _still_news(fresh, entry)), blobs)]
+        self._letters = []
+        self._inbox_seen = 0
+        self._inbox_seq = max(self._inbox_seq, 1)
+
+    async def _hand_over(self) -> None:
+        """The run belongs to somebody else now: what is known here goes there as letters, so that none of it is lost."""
+        self.interrupt()
+        while self._flights:
+            await self._land()
+        for entry in [entry for done in self._gathered for entry in done.entries]:
+            if not isinstance(entry, e.ToolReturned | e.ToolFailed) or entry.source != "ran":
+                continue
+            late = LateResultLetter(
+                call=entry.call,
+                from_epoch=self._lease.epoch,
+                value=entry.content if isinstance(entry, e.ToolReturned) else None,
+                error=f"{entry.class_}: {entry.message}" if isinstance(entry, e.ToolFailed) else None,
+                by=self._station.worker,
+            )
+            outcome = await attempt(self._station.store.post(self.state.run, late))
+            if isinstance(outcome, Raised):
+                if not isinstance(outcome.error, RunEnded | NotFound | StoreUnavailable):
+                    raise outcome.error
+                log.warning("run %s: a late result of %s found no taker: %s", self.state.run, entry.call, outcome.error)
+
+    # --- performing and waiting
+
+    async def _read_mail(self) -> None:
+        if self._inbox_seq <= self._inbox_seen:
+            return
+        # The number first, the letters after: one that comes in between is read twice rather than not at all.
+        newest = (await self._station.store.info(self.state.run)).inbox_seq
+        self._letters = await self._station.store.inbox(self.state.run)
+        self._inbox_seen = self._inbox_seq = newest
+
+    async def _start(self, effects: tuple[Effect, ...]) -> None:
+        """Perform what is due and not being performed; the lease must be good for a third yet."""
+        if self._hands is None or self._stopping:
+            return
+        now = self._station.store.now()
+        for effect in effects:
+            if not isinstance(effect, CallModel | CallTool) or effect.step in self._flights:
+                continue
+            if effect.not_before is not None and effect.not_before > now:
+                continue
+            if not await self._lease.good():
+                raise StaleWriter(f"run {self.state.run!r}: its lease could not be renewed, nothing more is started")
+            flight = Flight(effect)
+            self._flights[effect.step] = flight
+            flight.task = self._station.spawn(self._hands.perform(flight, self.state), f"{self.state.run}:{effect.step}")
+            flight.task.add_done_callback(lambda _task: self._woken.set())
+
+    async def _wait(self, effects: tuple[Effect, ...]) -> None:
+        """Until something ended, mail came, the next effect is due, or the grace of an interrupted one is over."""
+        now = self._station.store.now()
+        waits = [
+            max(effect.not_before - now, 0) / 1_000_000
+            for effect in effects
+            if isinstance(effect, CallModel | CallTool) and effect.not_before and effect.step not in self._flights
+        ]
+        await self._land(min(waits, default=None))
+
+    async def _land(self, seconds: float | None = None) -> None:
+        """Take in what has ended. What was interrupted and does not end within the grace is left behind."""
+        loop = asyncio.get_running_loop()
+        if self._interrupting:
+            seconds = min(self._grace, self._grace if seconds is None else seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        self._woken.clear()
+        for flight in list(self._flights.values()):
+            assert flight.task is not None
+            if flight.task.done():
+                self._gathered.append(self._kept(flight.task.result()))
+            elif flight.overdue(loop.time(), self._grace):
+                log.warning("run %s: %s did not stop when asked and is left behind", self.state.run, flight.step)
+            else:
+                continue
+            del self._flights[flight.step]
+            self._landed.append(flight)
+
+    @property
+    def _interrupting(self) -> bool:
+        return any(flight.interrupted for flight in self._flights.values())
+
+    def _kept(self, done: Done) -> Done:
+        """A reply cut off by this process's leaving is not a reply: the next driver asks anew."""
+        if not self._stopping or self.state.cancel is not None:
+            return done
+        entries = tuple(x for x in done.entries if not (isinstance(x, e.ModelReplied) and x.finish == "cut_off"))
+        return replace(done, entries=entries)
+
+
+def _refusal(state: State, attach: Attach) -> tuple[Effect, ...]:
+    """The agent changed while the run waited, and it was declared that such runs must not go on."""
+    if state.finished is not None:
+        return ()
+    return (Finish(finished(state, Failed("agent_changed", f"changed since the run began: {attach.refused}"))),)
+
+
+def _copy(entry: e.Entry) -> e.Entry:
+    """Effects are values and may be decided twice: what goes into a draft is stamped, so it is a copy."""
+    return replace(entry)
+
+
+def _still_news(state: State, entry: e.Entry) -> bool:
+    """Whether a fact in hand still belongs into the journal as it was read back."""
+    match entry:
+        case e.ModelReplied() | e.ModelFailed():
+            effects = next_effects(state)
+            return any(isinstance(effect, CallModel) and effect.step == entry.step for effect in effects)
+        case e.ToolReturned() | e.ToolFailed() | e.DoubtResolved():
+            return any(call.id == entry.call for call in state.open_calls)
+        case _:
+            return False
+
+

@@ -1,0 +1,40 @@
+"""One effect on its way: the task that performs it, whether it was asked to stop, and what it came to."""
+
+import asyncio
+
+from msgspec import Struct
+
+from clew.core.effects import CallModel, CallTool
+from clew.core.entries import Entry
+from clew.core.values import Digest
+
+
+class Done(Struct, frozen=True):
+    """The facts that came of an effect; none, if it was interrupted before there was anything to keep."""
+
+    entries: tuple[Entry, ...] = ()
+    blobs: dict[Digest, bytes] = {}
+
+
+class Flight:
+    __slots__ = ("asked_at", "effect", "interrupted", "task")
+
+    def __init__(self, effect: CallModel | CallTool) -> None:
+        self.effect = effect
+        self.interrupted = False
+        self.asked_at = 0.0
+        self.task: asyncio.Task[Done] | None = None
+
+    @property
+    def step(self) -> str:
+        return self.effect.step
+
+    def interrupt(self) -> None:
+        """Cancel the task, once: what it answers then is known to be our doing."""
+        if not self.interrupted and self.task is not None:
+            self.interrupted = True
+            self.asked_at = self.task.get_loop().time()
+            self.task.cancel()
+
+    def overdue(self, now: float, grace: float) -> bool:
+        return self.interrupted and now >= self.asked_at + grace

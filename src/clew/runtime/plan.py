@@ -1,0 +1,220 @@
+"""What a start means: the first entries of a run, where it stands in its thread, and the digest that makes it idempotent."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import asdict, force_setattr
+
+from clew import codec
+from clew.agent import Agent
+from clew.core import entries as e
+from clew.core.limits import Limits
+from clew.core.messages import Media, Message, Part, as_part
+from clew.core.spec import ModelSettings, ToolSpec
+from clew.core.values import VALUE_LIMIT, Digest, check_text, digest, encoded, pack
+from clew.errors import UsageError
+from clew.ports import NewRun, ThreadInfo
+
+Input: TypeAlias = str | Sequence[str | Part | Message]
+OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_LONGEST_THREAD = 256
+
+
+class StartPlan(Struct, frozen=True, kw_only=True):
+    """A start as it was asked for, checked and in journal form."""
+
+    run: str
+    agent: str
+    fingerprint: Digest
+    spec: bytes
+    input: tuple[Message, ...]
+    limits: Limits
+    thread: str | None
+    model: str | None
+    settings: dict[str, Any]
+    client_tools: tuple[ToolSpec, ...]
+    metadata: dict[str, Any]
+    trace: e.Trace | None
+    digest: Digest
+
+    def run_for(self, thread: ThreadInfo | None) -> NewRun:
+        """The run at its place: behind the thread's active run, or going on from where its head ended."""
+        name = self.thread or self.run
+        base: e.Base | None = None
+        place: Literal["head", "queue"] = "head"
+        head = None if thread is None else thread.head
+        if thread is not None and head is not None:
+            if not thread.head_done or thread.queue:
+                place, base = "queue", e.BaseThread()
+            else:
+                base = e.BaseAt(head, thread.head_seq)
+        started = e.RunStarted(
+            input=self.input,
+            agent=self.agent,
+            fingerprint=self.fingerprint,
+            limits=self.limits,
+            settings=self.settings,
+            model=self.model,
+            client_tools=self.client_tools,
+            base=base,
+            thread=name,
+            root=self.run,
+            trace=self.trace,
+            start_digest=self.digest,
+            metadata=self.metadata,
+        )
+        return NewRun(
+            run=self.run,
+            entries=(started,),
+            thread=name,
+            place=place,
+            expected=head,
+            blobs={self.fingerprint: self.spec},
+        )
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """What a caller may say about a start beside agent and input; `None` is left to the agent."""
+
+    thread_id: str | None = None
+    model: object = None
+    limits: Limits | None = None
+    settings: ModelSettings | None = None
+    client_tools: tuple[ToolSpec, ...] = ()
+    trace: Mapping[str, str] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -> StartPlan:
+    """Raises UsageError for anything that no run could be made of; nothing is stored by then."""
+    check_agent(agent)
+    spec = agent.spec
+    messages = as_messages(given)
+    limits = agent.limits if wishes.limits is None else wishes.limits
+    if limits.on_limit == "ask":
+        raise UsageError("Limits(on_limit='ask') needs tickets, which come with a later release: use on_limit='stop'")
+    model = model_name(wishes.model)
+    settings = {} if wishes.settings is None else pack(wishes.settings.given())
+    stated = [
+        agent.name,
+        [message.parts for message in messages],
+        wishes.thread_id,
+        model,
+        [asdict(tool) for tool in wishes.client_tools],
+        None if wishes.limits is None else wishes.limits,
+        settings,
+    ]
+    return StartPlan(
+        run=checked_run_id(run),
+        agent=agent.name,
+        fingerprint=agent.fingerprint,
+        spec=codec.encode_spec(spec),
+        input=messages,
+        limits=limits,
+        thread=None if wishes.thread_id is None else checked_thread_id(wishes.thread_id),
+        model=model,
+        settings=settings,
+        client_tools=wishes.client_tools,
+        metadata=_metadata(wishes.metadata),
+        trace=None if wishes.trace is None else e.Trace(**wishes.trace),
+        digest=digest(stated),
+    )
+
+
+def stamped(new: NewRun, now: int) -> NewRun:
+    """The first entries under their place and time; they are one commit."""
+    for seq, entry in enumerate(new.entries, start=1):
+        for field, value in (("seq", seq), ("at", now), ("epoch", 1 if new.owner is not None else 0), ("batch", 1)):
+            force_setattr(entry, field, value)
+    return new
+
+
+def check_agent(agent: object) -> None:
+    """Refuse what is no agent, and what this release cannot run, before anything is stored."""
+    if not isinstance(agent, Agent):
+        raise UsageError(f"{agent!r} is not an Agent: define one with Agent(name, model=…)")
+    for feature, used in (
+        ("middleware", agent.middleware),
+        ("policy", agent.policy),
+        ("handoffs", agent.handoffs),
+        ("skills", agent.skills),
+    ):
+        if used:
+            raise UsageError(f"agent {agent.name!r} has {feature}, which this release cannot run yet: leave it out")
+
+
+def as_messages(given: Input) -> tuple[Message, ...]:
+    """Text, parts or messages as messages of the journal, without ids of their own."""
+    if isinstance(given, str):
+        messages: tuple[Message, ...] = (Message.user(given),)
+    elif isinstance(given, Message):
+        messages = (given,)
+    elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
+        messages = _from_items(given)
+    else:
+        raise UsageError(f"the input is a {type(given).__name__}: give text, parts or messages")
+    if not messages:
+        raise UsageError("the input is empty: give the run something to start from")
+    size = len(encoded(messages))
+    if size > VALUE_LIMIT:
+        raise UsageError(f"the input has {size} bytes, {VALUE_LIMIT} is the most: put it in a file and pass its address")
+    return tuple(Message(message.role, tuple(_checked(part) for part in message.parts)) for message in messages)
+
+
+def _from_items(items: Sequence[object]) -> tuple[Message, ...]:
+    """Messages as they are; loose text and parts between them become user messages."""
+    messages: list[Message] = []
+    loose: list[Part] = []
+    for item in items:
+        if isinstance(item, Message):
+            if loose:
+                messages.append(Message("user", tuple(loose)))
+                loose = []
+            messages.append(item)
+        else:
+            loose.append(as_part(item))
+    if loose:
+        messages.append(Message("user", tuple(loose)))
+    return tuple(messages)
+
+
+def _checked(part: Part) -> Part:
+    if not isinstance(part, Media):
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            if isinstance(value, str):
+                check_text(value)
+    return part
+
+
+def checked_run_id(run: str) -> str:
+    if not isinstance(run, str) or not _RUN_ID.fullmatch(run):
+        shown = repr(run if len(str(run)) <= 40 else str(run)[:40] + "…")
+        raise UsageError(f"{shown} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+    return run
+
+
+def checked_thread_id(thread: str) -> str:
+    if not isinstance(thread, str) or not thread.strip() or len(thread) > _LONGEST_THREAD or not thread.isprintable():
+        raise UsageError(f"a thread id is 1 to {_LONGEST_THREAD} printable characters, not {str(thread)[:40]!r}")
+    return check_text(thread)
+
+
+def model_name(model: object) -> str | None:
+    """How a model given at start is written down: a name that any process can resolve."""
+    if model is None or isinstance(model, str):
+        return model
+    raise UsageError("model= at start is 'provider:name', so that any process can go on: give a Model to the Agent")
+
+
+def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    if metadata is None:
+        return {}
+    packed = pack(dict(metadata))
+    if "$literal" in packed:
+        raise UsageError("metadata keys do not begin with '$'")
+    return dict(packed)

@@ -1,0 +1,113 @@
+"""The one place that calls user code: tools, instructions, models, deps. Whatever it raises comes back as a value."""
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+THREADS = 40
+IDLE_SECONDS = 30.0
+
+
+class Returned(Struct, Generic[T], frozen=True):
+    value: T
+
+
+class Raised(Struct, frozen=True):
+    error: BaseException
+
+
+async def attempt(work: Awaitable[T]) -> Returned[T] | Raised:
+    """Await user code. SystemExit, KeyboardInterrupt and cancellations of its own making are answers like any other."""
+    try:
+        return Returned(await work)
+    except BaseException as error:  # noqa: BLE001
+        return Raised(error)
+
+
+async def call(function: Callable[..., T | Awaitable[T]], /, *args: object, **kwargs: object) -> T:
+    """Call a plain or async function of the user's on the event loop."""
+    result = function(*args, **kwargs)
+    return await result if isinstance(result, Awaitable) else result
+
+
+class Threads:
+    """Daemon threads for sync tools: capped, started on demand, and never in the way of the process's exit."""
+
+    def __init__(self, limit: int = THREADS) -> None:
+        self._limit = limit
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._alive = 0
+        self._unclaimed = 0  # idle threads minus jobs that wait for one
+
+    async def run(self, function: Callable[..., T], kwargs: dict[str, object]) -> T:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def job() -> None:
+            outcome = _outcome(context, function, kwargs)
+            try:
+                loop.call_soon_threadsafe(_deliver, done, outcome)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+        self._submit(job)
+        return await done
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            self._unclaimed -= 1
+            start = self._unclaimed < 0 and self._alive < self._limit
+            if start:
+                self._alive += 1
+                self._unclaimed += 1
+        self._jobs.put(job)
+        if start:
+            threading.Thread(target=self._serve, name="clew-tool", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._unclaimed <= 0:
+                        continue
+                    self._alive -= 1
+                    self._unclaimed -= 1
+                    return
+            job()
+            with self._lock:
+                self._unclaimed += 1
+
+
+def _outcome(context: contextvars.Context, function: Callable[..., T], kwargs: dict[str, object]) -> Returned[T] | Raised:
+    async def body() -> T:
+        return function(**kwargs)
+
+    # A coroutine that never awaits runs to its end in one step, so that `attempt` stays the only broad except.
+    stepping = attempt(body())
+    try:
+        context.run(stepping.send, None)
+    except StopIteration as stop:
+        outcome: Returned[T] | Raised = stop.value
+        return outcome
+    raise AssertionError("a sync body cannot wait")
+
+
+def _deliver(done: "asyncio.Future[T]", outcome: Returned[T] | Raised) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, Returned):
+        done.set_result(outcome.value)
+    elif isinstance(outcome.error, asyncio.CancelledError | StopIteration):
+        done.set_exception(RuntimeError(f"{type(outcome.error).__name__} in a sync function"))
+    else:
+        done.set_exception(outcome.error)

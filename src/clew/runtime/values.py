@@ -1,0 +1,102 @@
+"""Values on their way into a journal: packed, weighed, and stored aside when they are large."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import overload
+
+import msgspec
+
+from clew.core.messages import Message, ToolResult, Transcript
+from clew.core.values import INLINE_LIMIT, VALUE_LIMIT, Digest, Value, blob_form, encoded, pack, unpack
+from clew.ports import Store
+
+
+class TooLarge(ValueError):
+    """A value above what a journal may refer to; says how large it was."""
+
+
+def stored(value: object, blobs: dict[Digest, bytes]) -> Value:
+    """The journal form of a value; a large one goes into `blobs` and a reference takes its place."""
+    if isinstance(value, str) and len(value) < INLINE_LIMIT // 4:
+        return pack(value)
+    packed = pack(value)
+    data = encoded(packed)
+    if len(data) <= INLINE_LIMIT:
+        return packed
+    if len(data) > VALUE_LIMIT:
+        raise TooLarge(f"{len(data)} bytes, and {VALUE_LIMIT} is the most that is kept")
+    reference, digest = blob_form(data, "application/json")
+    blobs[digest] = data
+    return reference
+
+
+def referred(value: Value) -> Digest | None:
+    """The digest of a value that is stored aside."""
+    if isinstance(value, dict) and "$blob" in value:
+        return str(value["$blob"])
+    return None
+
+
+async def loaded(value: Value, store: Store) -> object:
+    """The user's value, fetched if it is stored aside."""
+    digest = referred(value)
+    found = {} if digest is None else await store.blobs([digest])
+    return unpack(value, found.__getitem__)
+
+
+class Shown(Sequence[Message]):
+    """A transcript with the results that are stored aside put back in place, each fetched once."""
+
+    def __init__(self, transcript: Transcript, blobs: Mapping[Digest, bytes]) -> None:
+        self._transcript = transcript
+        self._blobs = blobs
+
+    def __len__(self) -> int:
+        return len(self._transcript)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self._whole(message) for message in self._transcript[index]]
+        return self._whole(self._transcript[index])
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(self._whole, self._transcript)
+
+    def _whole(self, message: Message) -> Message:
+        if message.role != "tool":
+            return message
+        parts = tuple(
+            msgspec.structs.replace(part, content=unpack(part.content, self._blobs.__getitem__))
+            if isinstance(part, ToolResult) and referred(part.content) in self._blobs
+            else part
+            for part in message.parts
+        )
+        return msgspec.structs.replace(message, parts=parts)
+
+
+class Aside:
+    """What a run's transcript keeps aside: found by looking at each message once, however long the run gets."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._blobs: dict[Digest, bytes] = {}
+
+    async def shown(self, transcript: Transcript, store: Store) -> Sequence[Message]:
+        fresh = transcript[self._seen :] if len(transcript) > self._seen else []
+        self._seen = len(transcript)
+        missing = set(_references(fresh)) - self._blobs.keys()
+        if missing:
+            self._blobs.update(await store.blobs(missing))
+        return Shown(transcript, self._blobs) if self._blobs else transcript
+
+
+def _references(messages: Collection[Message]) -> Iterator[Digest]:
+    for message in messages:
+        if message.role == "tool":
+            for part in message.parts:
+                digest = referred(part.content) if isinstance(part, ToolResult) else None
+                if digest is not None:
+                    yield digest

@@ -1,0 +1,339 @@
+"""A process that drives many runs: claims them, keeps their leases, takes up what others left, and leaves in good order."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec.structs import replace
+
+from clew import codec
+from clew.agent import Agent
+from clew.core import entries as e
+from clew.core.spec import AgentSpec, changes
+from clew.core.state import Known, State
+from clew.errors import Conflict, JournalCorrupt, RunBusy, StaleWriter, StoreUnavailable, Unsupported
+from clew.ports import Claim, HeadMove
+from clew.runtime.driver import Attach, Driver
+from clew.runtime.hands import Hands
+from clew.runtime.station import Station
+from clew.runtime.user_code import Raised, attempt, call
+
+log = logging.getLogger("clew.worker")
+
+LOOK_EVERY = 0.5  # seconds: an expired lease is found within this
+LOOK_APART = 0.01
+SUSPECT = 2
+LEAVING_GRACE = 0.5
+
+
+class Hold:
+    """The lease of one run, as this process holds it."""
+
+    def __init__(self, worker: "Worker", claim: Claim, confirmed: int) -> None:
+        self.claim = claim
+        self.driver: Driver | None = None
+        self.confirmed = confirmed
+        self.lost = False
+        self.done = asyncio.Event()
+        self._worker = worker
+
+    @property
+    def epoch(self) -> int:
+        return self.claim.epoch
+
+    async def good(self) -> bool:
+        station = self._worker.station
+        if self.lost or station.clock.boottime() - self.confirmed < station.lease * 2 // 3:
+            return not self.lost
+        await asyncio.to_thread(self._worker.renew)
+        return not self.lost and station.clock.boottime() - self.confirmed < station.lease * 2 // 3
+
+    async def retake(self) -> None:
+        station = self._worker.station
+        now = station.clock.boottime()
+        self.claim = await station.store.retake(
+            station.owner, self.claim.run, self.claim.epoch, lease=station.lease
+        )
+        self.confirmed = now
+
+
+class Worker:
+    def __init__(self, station: Station, concurrency: int) -> None:
+        self.station = station
+        self._concurrency = concurrency
+        self._held: dict[str, Hold] = {}
+        self._look = asyncio.Event()
+        self._closing = False
+        self._stop_renewing = threading.Event()
+        self._renewing: threading.Thread | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self, *, look: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._unlisten = self.station.store.listen(self._changed)
+        if look:
+            self._looking = self.station.spawn(self._look_for_work(), "clew-look")
+
+    # --- leases
+
+    def renew(self) -> None:
+        """Confirm every lease held; runs in the renewal thread, so that a tool that blocks the loop loses nothing."""
+        station = self.station
+        held = {run: hold.epoch for run, hold in list(self._held.items())}
+        if not held:
+            return
+        now = station.clock.boottime()
+        try:
+            kept = station.store.renew(station.owner, held, station.lease)
+        except StoreUnavailable as error:
+            log.warning("leases could not be renewed, trying again: %s", error)
+            return
+        for run, epoch in held.items():
+            hold = self._held.get(run)
+            if hold is None or hold.epoch != epoch:
+                continue
+            if run in kept:
+                hold.confirmed = max(hold.confirmed, now)
+            else:
+                hold.lost = True
+
+    def _keep_renewing(self) -> None:
+        while not self._stop_renewing.wait(self.station.lease / 3_000_000):
+            self.renew()
+
+    def _hold(self, claim: Claim, confirmed: int) -> Hold:
+        if self._renewing is None:
+            self._renewing = threading.Thread(target=self._keep_renewing, name="clew-renew", daemon=True)
+            self._renewing.start()
+        hold = self._held[claim.run] = Hold(self, claim, confirmed)
+        return hold
+
+    # --- work
+
+    @property
+    def has_room(self) -> bool:
+        return not self._closing and len(self._held) < self._concurrency
+
+    def adopt(self, claim: Claim, state: State) -> None:
+        """Drive a run that this process has just started, under the lease it was started with."""
+        hold = self._hold(claim, self.station.clock.boottime())
+        self.station.spawn(self._drive(hold, state), f"drive {claim.run}")
+
+    async def drive(self, run: str) -> None:
+        """Drive one run here and now. Raises RunBusy naming the owner, RunEnded, JournalCorrupt."""
+        held = self._held.get(run)
+        if held is not None:
+            raise RunBusy(f"run {run!r} is being driven by this process: await its result()")
+        station = self.station
+        now = station.clock.boottime()
+        claims = await station.store.claim(station.owner, lease=station.lease, run=run)
+        await self._drive(self._hold(claims[0], now), None)
+
+    def drives(self, run: str) -> bool:
+        return run in self._held
+
+    def notify(self, run: str) -> bool:
+        """There is mail for a run; whether this process drives it."""
+        hold = self._held.get(run)
+        if hold is not None and hold.driver is not None:
+            hold.driver.wake()
+        return hold is not None
+
+    def nudge(self) -> None:
+        """The clock was moved: everything that waits for a time looks again."""
+        self._look.set()
+        for hold in self._held.values():
+            if hold.driver is not None:
+                hold.driver.nudge()
+
+    def _changed(self, run: str | None) -> None:
+        if run is not None:
+            if run not in self._held:
+                self._look.set()
+            return
+        self._look.set()
+        if self._held:
+            self.station.spawn(self._deliver(), "clew-mail")
+
+    async def _deliver(self) -> None:
+        """Another process wrote something: wake those of ours who got mail."""
+        seen = {run: hold.driver.inbox_seen for run, hold in self._held.items() if hold.driver is not None}
+        for run in await self.station.store.mailed(seen):
+            self.notify(run)
+
+    async def _look_for_work(self) -> None:
+        while not self._closing:
+            try:
+                await self._claim_some()
+            except StoreUnavailable as error:
+                log.warning("no look for work, trying again: %s", error)
+            await self._until_next_look()
+
+    async def _claim_some(self) -> None:
+        station = self.station
+        names = list(station.agents)
+        free = self._concurrency - len(self._held)
+        if free <= 0 or not names:
+            return
+        now = station.clock.boottime()
+        suspects = not any(hold.claim.unclean >= SUSPECT for hold in self._held.values())
+        claims = await station.store.claim(
+            station.owner, lease=station.lease, agents=names, limit=free, suspects=suspects
+        )
+        for claim in claims:
+            self.station.spawn(self._drive(self._hold(claim, now), None), f"drive {claim.run}")
+
+    async def _until_next_look(self) -> None:
+        due = await self.station.store.next_wake(list(self.station.agents))
+        seconds = LOOK_EVERY
+        if due is not None:
+            seconds = min(seconds, max(due - self.station.store.now(), 0) / 1_000_000)
+        await asyncio.sleep(LOOK_APART)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+        self._look.clear()
+
+    # --- one activation
+
+    async def _drive(self, hold: Hold, fresh: State | None) -> None:
+        """One run from claim to release; whatever goes wrong stays with this run."""
+        run = hold.claim.run
+        state: State | None = None
+        try:
+            state = await self._activation(hold, fresh)
+        except StaleWriter as error:
+            log.warning("run %s was taken over: %s", run, error)
+        except JournalCorrupt as error:
+            log.error("run %s is set aside: %s", run, error)  # noqa: TRY400
+            await self.station.store.quarantine(run, on=True)
+        except Unsupported as error:
+            log.warning("run %s is given back: %s", run, error)
+            await self.station.store.give_back(run, hold.epoch)
+        except Conflict as error:
+            log.warning("run %s could not be driven: %s", run, error)
+        except Exception:
+            # The lease is left to run out, so that the next claim counts this end in this place.
+            log.exception("run %s: its driver failed", run)
+        finally:
+            self._held.pop(run, None)
+            hold.done.set()
+            self.station.feed.settled(run, state)
+            self._look.set()
+
+    async def _activation(self, hold: Hold, fresh: State | None) -> State:
+        station = self.station
+        state = await station.history.state(hold.claim.run) if fresh is None else fresh
+        agent = station.agents.get(state.agent)
+        attach: Attach | None = None
+        if fresh is None:
+            state, attach = await self._attach(hold.claim, state, agent)
+        else:
+            attach = Attach(inbox_seq=hold.claim.inbox_seq, agent=self.attached(agent))
+        async with AsyncExitStack() as stack:
+            hands = None
+            if agent is not None:
+                deps = await station.deps(state.run, stack)
+                hands = Hands(station, agent, deps)
+            driver = Driver(station, hold, state, hands, attach)
+            hold.driver = driver
+            if self._closing:
+                driver.stop()
+            return await driver.drive()
+
+    async def _attach(
+        self, claim: Claim, state: State, agent: Agent[Any, Any] | None
+    ) -> tuple[State, Attach]:
+        """What the activation's first commit says: where a queued run goes on from, who drives, what has changed."""
+        station = self.station
+        entries: list[e.Entry] = []
+        heads: tuple[HeadMove, ...] = ()
+        if state.queued:
+            state, fixed, heads = await self._fixed_base(state)
+            entries.extend(fixed)
+        changed: tuple[str, ...] = ()
+        blobs: dict[str, bytes] = {}
+        if agent is not None and agent.fingerprint != state.fingerprint:
+            changed = changes(state.spec or AgentSpec(name=agent.name), agent.spec)
+            blobs[agent.fingerprint] = codec.encode_spec(agent.spec)
+            station.history.remember(agent.spec, agent.fingerprint)
+        attached = self.attached(agent, changed)
+        entries.append(attached)
+        return state, Attach(
+            entries=tuple(entries),
+            heads=heads,
+            blobs=blobs,
+            inbox_seq=claim.inbox_seq,
+            agent=attached,
+            refused=await self._refused(agent, changed),
+        )
+
+    async def _fixed_base(self, state: State) -> tuple[State, list[e.Entry], tuple[HeadMove, ...]]:
+        """A queued run goes on from where its thread is now; while that is still at work, it stays queued."""
+        station = self.station
+        assert state.started is not None
+        thread = await station.store.thread(state.started.thread or state.run)
+        if thread is None or thread.head is None or not thread.head_done:
+            return state, [], ()
+        base = await station.history.state(thread.head, until=thread.head_seq)
+        known = Known(specs=station.history.specs, bases={(thread.head, thread.head_seq): base})
+        fixed = e.BaseFixed(run=thread.head, seq=thread.head_seq)
+        return replace(state, known=known), [fixed], (HeadMove(thread.thread_id, thread.head, state.run),)
+
+    async def _refused(self, agent: Agent[Any, Any] | None, changed: tuple[str, ...]) -> str | None:
+        """What has changed, if the agent says that a run which began before must not go on."""
+        if agent is None or not changed:
+            return None
+        wish = agent.on_change
+        if callable(wish):
+            outcome = await attempt(call(wish, changed))
+            wish = "fail" if isinstance(outcome, Raised) else outcome.value
+        return ", ".join(changed) if wish == "fail" else None
+
+    def attached(self, agent: Agent[Any, Any] | None, changed: tuple[str, ...] = ()) -> e.DriverAttached:
+        """The entry that says that this process took a run up."""
+        station = self.station
+        return e.DriverAttached(
+            worker=station.worker,
+            owner=station.owner,
+            version=station.version,
+            fingerprint="" if agent is None else agent.fingerprint,
+            changed=changed,
+        )
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Start nothing more, let what is being performed end within the grace, give every run back."""
+        self._closing = True
+        if self._looking is not None:
+            self._looking.cancel()
+        holds = list(self._held.values())
+        for hold in holds:
+            if hold.driver is not None:
+                hold.driver.stop()
+        if not await _all_done(holds, self.station.grace):
+            for hold in holds:
+                if hold.driver is not None:
+                    hold.driver.leave(LEAVING_GRACE)
+            await _all_done(holds, LEAVING_GRACE * 4)
+        if self._unlisten is not None:
+            self._unlisten()
+        self._stop_renewing.set()
+
+
+async def _all_done(holds: list[Hold], seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            for hold in holds:
+                await hold.done.wait()
+    except TimeoutError:
+        return False
+    return True
