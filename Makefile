@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .venv-bench
 TREE := src tests tools $(wildcard bench)
 
 MAKEFLAGS += --no-print-directory
@@ -57,8 +58,14 @@ crash: $(READY) ## Real processes on real files, killed at drawn instants; ARGS=
 	@$(BIN)/python -m tests.crash.kill $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Clew, the floor and a peer, interleaved; ARGS="--help"
-	@$(BIN)/python -m bench.run $(ARGS)
+bench: $(PEERS)/.ready ## Clew, the floor and a peer, interleaved; ARGS="--help"
+	@$(PEERS)/bin/python -m bench.run $(ARGS)
+
+# What the peers need has a place of its own: the development tools stay as they are.
+$(PEERS)/.ready: pyproject.toml bench/requirements.txt
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r bench/requirements.txt
+	@touch $@
 
 .PHONY: format
 format: $(READY) ## Format, and mend what ruff can

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from clew.errors import UsageError
@@ -11,6 +11,7 @@ from clew.ports import Clock, Model, RunInfo, Store
 from clew.runtime.user_code import call
 
 if TYPE_CHECKING:
+    from clew.agent import ModelLike
     from clew.runtime.station import Deps
 
 DEFAULT_STORE = "sqlite:///clew.db"
@@ -50,9 +51,9 @@ def resolve_model(model: object) -> Model:
     """The model that a name, an object or a list of these stands for."""
     from clew.models import resolve
 
-    if isinstance(model, Sequence) and not isinstance(model, str) and len(model) > 1:
+    if isinstance(model, Sequence) and not isinstance(model, str) and len(cast("Sequence[object]", model)) > 1:
         raise UsageError("a list of models (fall-over) comes with a later release: give one model")
-    return resolve(model)
+    return resolve(cast("ModelLike", model))
 
 
 def deps_maker(deps: object, info: Callable[[str], Any]) -> "Deps":
@@ -66,11 +67,9 @@ def deps_maker(deps: object, info: Callable[[str], Any]) -> "Deps":
 
     async def made(run: str, stack: AsyncExitStack) -> object:
         row: RunInfo = await info(run)
-        value = await call(deps, row)
+        value: object = await call(cast("Callable[[RunInfo], Any]", deps), row)
         if isinstance(value, AbstractAsyncContextManager):
-            return await stack.enter_async_context(value)
-        if isinstance(value, AbstractContextManager):
-            return stack.enter_context(value)
+            return await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", value))
         return value
 
     return made

@@ -54,10 +54,10 @@ BREAKS = [
     pytest.param("layers", "errors.py", "import clew.core", "clew.errors", id="errors-up"),
     pytest.param("layers", "stores/planted.py", "import clew.compose", "clew.stores", id="store-up"),
     pytest.param("layers", "runtime/planted.py", "import clew.app", "clew.runtime", id="runtime-up"),
-    pytest.param("layers", "agent.py", "import clew.compose", "clew.agent", id="agent-only-to-app"),
+    pytest.param("layers", "agent/planted.py", "import clew.compose", "clew.agent", id="agent-only-to-app"),
     pytest.param("layers", "models/planted.py", "import clew.stores", "clew.models", id="siblings"),
     pytest.param("layers", "entries.py", "import clew.codec", "clew.entries", id="sibling-modules"),
-    pytest.param("layers", "app.py", "import clew.testing", "clew.app", id="product-imports-testing"),
+    pytest.param("layers", "app/planted.py", "import clew.testing", "clew.app", id="product-imports-testing"),
     pytest.param("layers", "utils.py", "", "clew.utils", id="module-without-layer"),
     pytest.param("cycles", "core/state.py", "import clew.core.rules", "clew.core", id="cycle"),
     pytest.param("pure", "core/planted.py", "import time", "clew.core.planted -> time", id="clock"),
@@ -66,7 +66,7 @@ BREAKS = [
     pytest.param("pure", "codec.py", "from datetime import datetime", "clew.codec -> datetime", id="codec"),
     pytest.param("clients", "runtime/planted.py", "import sqlite3", "sqlite3", id="client-in-runtime"),
     pytest.param("clients", "models/planted.py", "import openai", "openai", id="client-in-a-neighbour"),
-    pytest.param("clients", "app.py", "import rich", "rich", id="terminal-in-the-façade"),
+    pytest.param("clients", "app/planted.py", "import rich", "rich", id="terminal-in-the-façade"),
 ]
 
 
@@ -114,17 +114,17 @@ LONG_MATCH = "def f(x):\n    match x:\n" + "".join(f"        case {n}:\n        
 COUNTED = [
     pytest.param("files over", "core/planted.py", "x = 1\n" * 501, id="long-file"),
     pytest.param("functions over", "core/planted.py", "def f():\n" + "    x = 1\n" * 60, id="long-function"),
-    pytest.param("functions over", "app.py", "async def f():\n" + "    x = 1\n" * 60, id="long-in-the-façade"),
+    pytest.param("functions over", "app/planted.py", "async def f():\n" + "    x = 1\n" * 60, id="long-in-the-façade"),
     pytest.param("functions over", "runtime/planted.py", LONG_MATCH, id="match-outside-core"),
     pytest.param("parameters over", "core/planted.py", "def f(a, b, c, d, *, e, f, g): ...", id="parameters"),
     pytest.param("silent excepts", "stores/planted.py", "try:\n    f()\nexcept KeyError:\n    pass", id="pass"),
-    pytest.param("silent excepts", "app.py", "with suppress(Exception):\n    f()", id="suppress"),
+    pytest.param("silent excepts", "app/planted.py", "with suppress(Exception):\n    f()", id="suppress"),
     pytest.param("broad excepts", "stores/planted.py", "try:\n    f()\nexcept Exception:\n    g()", id="broad"),
-    pytest.param("broad excepts", "app.py", "try:\n    f()\nexcept (OSError, BaseException):\n    g()", id="one-of"),
-    pytest.param("broad excepts", "app.py", "try:\n    f()\nexcept:\n    g()", id="bare"),
+    pytest.param("broad excepts", "app/planted.py", "try:\n    f()\nexcept (OSError, BaseException):\n    g()", id="one-of"),
+    pytest.param("broad excepts", "app/planted.py", "try:\n    f()\nexcept:\n    g()", id="bare"),
     pytest.param("third-party", "core/planted.py", "from pydantic.fields import Field", id="third-party-in-core"),
     pytest.param("public names", "__init__.py", "__all__ = ['planted']", id="public-name"),
-    pytest.param("call a model", "app.py", "self.model.stream(request)", id="second-model-call"),
+    pytest.param("call a model", "app/planted.py", "self.model.stream(request)", id="second-model-call"),
     pytest.param("append", "runtime/planted.py", "await store.commit(batch)", id="second-append"),
     pytest.param("create", "runtime/planted.py", "await self._store.start(request)", id="second-creation"),
 ]
@@ -154,13 +154,13 @@ def test_a_number_counts_import_cycles(tree: Path) -> None:
     ("name", "module", "text"),
     [
         pytest.param("functions over", "core/planted.py", LONG_MATCH, id="flat-match-in-core"),
-        pytest.param("parameters over", "app.py", "def f(a, b, c, d, *, e, f, g): ...", id="keywords-of-the-façade"),
+        pytest.param("parameters over", "app/planted.py", "def f(a, b, c, d, *, e, f, g): ...", id="keywords-of-the-façade"),
         pytest.param("parameters over", "core/planted.py", "def f(self, a, b, c, d, e, f): ...", id="self"),
         pytest.param(
-            "broad excepts", "app.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise", id="raised-on"
+            "broad excepts", "app/planted.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise", id="raised-on"
         ),
         pytest.param("append", "stores/planted.py", "store.commit(batch)", id="a-store-itself"),
-        pytest.param("append", "app.py", "connection.commit()", id="another-commit"),
+        pytest.param("append", "app/planted.py", "connection.commit()", id="another-commit"),
     ],
 )
 def test_a_number_lets_pass(tree: Path, name: str, module: str, text: str) -> None:

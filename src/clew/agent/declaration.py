@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from clew.agent.answers import ClientTool
 from clew.agent.context import RunContext
 from clew.agent.output import OutputType
-from clew.agent.shapes import Maybe, OnChange, OnToolError, agent_name, label, model_list, one_of, whole
+from clew.agent.shapes import Maybe, OnChange, OnToolError, agent_name, label, model_list, one_of, valid_text, whole
 from clew.agent.tools import Tool
 from clew.core.limits import Limits
 from clew.core.spec import AgentSpec, ModelSettings
@@ -81,6 +81,7 @@ def declare(name: object, given: dict[str, Any]) -> Declaration:
         raise UsageError(f"{named}: {error}: its parameters are {known}") from error
     _check_choices(declared, f"{named}: ")
     _check_tools(declared, f"{named}: ")
+    _check_rest(declared, f"{named}: ")
     return declared
 
 
@@ -105,6 +106,7 @@ def _check_choices(declared: Declaration, named: str) -> None:
         whole(declared.on_tool_error, f"{named}on_tool_error")
     elif not callable(declared.on_tool_error):
         one_of(declared.on_tool_error, ("tell", "stop"), f"{named}on_tool_error")
+    valid_text(declared.instructions if isinstance(declared.instructions, str) else "", f"{named}instructions")
     for what, kind in (("limits", Limits), ("model_settings", ModelSettings | None)):
         if not isinstance(getattr(declared, what), kind):
             raise UsageError(f"{named}{what}={getattr(declared, what)!r}: give clew.{what.title().replace('_', '')}(…)")
@@ -122,6 +124,18 @@ def _check_tools(declared: Declaration, named: str) -> None:
                     f"{named}two tools are called {name!r} ({seen[name]}, {kind.__name__}): give one a name="
                 )
             seen[name] = kind.__name__
+
+
+def _check_rest(declared: Declaration, named: str) -> None:
+    for rule in declared.policy:
+        if not (callable(rule) or hasattr(rule, "kind")):
+            raise UsageError(f"{named}policy= takes rules such as policy.deny('shell'), and functions, not {rule!r}")
+    for one in declared.middleware:
+        if isinstance(one, type) or not hasattr(one, "before_model"):
+            raise UsageError(f"{named}middleware= takes objects of a Middleware class, not {one!r}")
+    for other in declared.handoffs:
+        if not (isinstance(other, str) or hasattr(other, "declared")):
+            raise UsageError(f"{named}handoffs= takes agents and names of agents, not {other!r}")
 
 
 def _not_a_tool(thing: object, wanted: str) -> str:

@@ -1,6 +1,7 @@
 """An agent's output type: its schema, a reply's text taken for a value of it, and values to and from the journal."""
 
 import re
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +47,14 @@ class OutputType:
         try:
             return self._adapter.validate_json(said)
         except ValueError as error:
-            # A bare word is no JSON, but may be just what a Literal or an enum asks for.
-            if not said.startswith(("{", "[", '"')):
-                try:
-                    return self._adapter.validate_python(said)
-                except ValueError:
-                    pass
-            raise ValueError(f"The answer is not what was asked for:\n{schema.problems(error)}") from error
+            return self._bare_word(said, error)
+
+    def _bare_word(self, said: str, error: ValueError) -> Any:
+        """What is no JSON may be just the word that a Literal or an enum asks for. Raises ValueError if not."""
+        if not said.startswith(("{", "[", '"')):
+            with suppress(ValueError):
+                return self._adapter.validate_python(said)
+        raise ValueError(f"The answer is not what was asked for:\n{schema.problems(error)}") from error
 
     def dump(self, value: Any) -> Any:
         """The value as JSON-able data. Raises UsageError for what cannot be dumped."""

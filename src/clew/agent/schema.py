@@ -1,7 +1,7 @@
 """From a function's signature to the schema of its arguments. Pydantic is imported only when one is needed."""
 
 import inspect
-import math
+import json
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -144,15 +144,19 @@ def default_value(parameter: Parameter, tool: str) -> Any:
     if default is None or type(default) in (str, int, bool):
         return default
     try:
-        if not (type(default) is float and not math.isfinite(default)):
-            return to_json(default)
-        reason = "JSON has no such number"
+        return json.loads(_json_text(default))
     except ValueError as error:
-        reason = one_line(error)
-    raise UsageError(
-        f"tool {tool!r}: the default of parameter {parameter.name!r}, {default!r}, cannot be serialised ({reason}): "
-        "use None, and put the value in the body"
-    )
+        raise UsageError(
+            f"tool {tool!r}: the default of parameter {parameter.name!r}, {default!r}, cannot be serialised "
+            f"({one_line(error)}): use None, and put the value in the body"
+        ) from error
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps(to_json(value), allow_nan=False)
 
 
 def to_json(value: Any) -> Any:

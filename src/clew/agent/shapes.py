@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from typing_extensions import TypeVar
 
 from clew.core.messages import Message, Part
+from clew.core.values import check_text
 from clew.errors import UsageError
 from clew.ports import Model
 
@@ -89,6 +90,14 @@ def whole(number: object, what: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise UsageError(f"{what}={number!r}: give a whole number, zero or more")
     return number
+
+
+def valid_text(text: str, what: str) -> None:
+    """Raises UsageError, naming it by `what`, for text that no journal could hold."""
+    try:
+        check_text(text)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}") from error
 
 
 def one_of(value: str, allowed: Collection[str], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, isroutine
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, isroutine, unwrap
 from types import FrameType, NoneType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, cast, get_args, overload
 
@@ -17,7 +17,7 @@ from clew.agent import schema as schemas
 from clew.agent.answers import Done, NotDone, ToolOutput, Unknown
 from clew.agent.context import RunContext, ToolContext
 from clew.agent.docs import ToolDocs, read_docs
-from clew.agent.shapes import Args, Duration, Maybe, in_seconds, one_of, tool_name, whole
+from clew.agent.shapes import Args, Duration, Maybe, in_seconds, one_of, tool_name, valid_text, whole
 from clew.core.spec import EffectKind, OnDoubt, OnExpire, ToolSpec
 from clew.errors import UsageError
 
@@ -70,8 +70,10 @@ class Tool(Generic[_D_contra, _PT, _R_co]):
         _check_options(options, self.name)
         self.signature = schemas.read_signature(fn, self.name, frame)
         schemas.check_signature(self.signature, self.name)
+        valid_text(fn.__doc__ or "", f"tool {self.name!r}: docstring")
         self.takes_context = self.signature.takes_context
-        self.is_async = iscoroutinefunction(fn)
+        # A decorator around an async function hands its coroutine on, though it is itself a plain function.
+        self.is_async = iscoroutinefunction(unwrap(fn))
         self.needs_approval = options.needs_approval
         self.verify = options.verify
         self.retry_on = _exceptions(options.retry_on, self.name)
@@ -83,7 +85,7 @@ class Tool(Generic[_D_contra, _PT, _R_co]):
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
 
-    def __call__(self, *args: _PT.args, **kwargs: _PT.kwargs) -> _R_co:
+    def __call__(self, /, *args: _PT.args, **kwargs: _PT.kwargs) -> _R_co:
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -174,6 +176,7 @@ def _check_options(options: ToolOptions, tool: str) -> None:
     one_of(options.on_expire, get_args(OnExpire), f"{named}on_expire")
     in_seconds(options.expires, f"{named}expires")
     whole(options.retries, f"{named}retries")
+    valid_text(options.description or "", f"{named}description")
     for what, also in (("verify", NoneType), ("needs_approval", bool), ("action_key", str | None)):
         given = getattr(options, what)
         if not (callable(given) or isinstance(given, also)):
@@ -185,8 +188,8 @@ def _check_options(options: ToolOptions, tool: str) -> None:
         )
 
 
-def _exceptions(retry_on: object, tool: str) -> tuple[type[BaseException], ...]:
-    given = (retry_on,) if isinstance(retry_on, type) else tuple(cast("Sequence[object]", retry_on))
+def _exceptions(retry_on: Any, tool: str) -> tuple[type[BaseException], ...]:
+    given: tuple[object, ...] = tuple(retry_on) if isinstance(retry_on, list | tuple) else (retry_on,)
     for one in given:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
             raise UsageError(f"tool {tool!r}: retry_on names exception classes, not {one!r}")

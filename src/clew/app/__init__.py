@@ -13,6 +13,7 @@ from clew.core.limits import Limits
 from clew.core.spec import ModelSettings
 from clew.errors import Unsupported
 from clew.runtime.plan import Input
+from clew.runtime.user_code import Raised, attempt
 
 __all__ = ["Diff", "Finding", "Pruned", "Queued", "Result", "Run", "Runtime", "Thread", "run_agent", "run_agent_sync"]
 
@@ -57,8 +58,11 @@ def run_agent_sync(agent: Agent[Any, Any], input: Input, **options: Any) -> Resu
     errors: list[BaseException] = []
 
     def body() -> None:
-        future = asyncio.run(_settled(agent, input, options))
-        (errors if isinstance(future, BaseException) else results).append(future)  # type: ignore[arg-type]
+        settled = asyncio.run(_settled(agent, input, options))
+        if isinstance(settled, BaseException):
+            errors.append(settled)
+        else:
+            results.append(settled)
 
     thread = threading.Thread(target=body, name="clew-run-sync", daemon=True)
     thread.start()
@@ -69,5 +73,5 @@ def run_agent_sync(agent: Agent[Any, Any], input: Input, **options: Any) -> Resu
 
 
 async def _settled(agent: Agent[Any, Any], input: Input, options: Mapping[str, Any]) -> Result[Any] | BaseException:
-    (outcome,) = await asyncio.gather(run_agent(agent, input, **options), return_exceptions=True)  # noqa: TID251
-    return outcome
+    outcome = await attempt(run_agent(agent, input, **options))
+    return outcome.error if isinstance(outcome, Raised) else outcome.value

@@ -1,19 +1,23 @@
 """What a run came to, as its caller sees it."""
 
 from decimal import Decimal
-from typing import Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
 from typing_extensions import TypeVar
 
-from clew.core.entries import RunFinished
 from clew.core.messages import Message, Usage, text_of
 from clew.core.outcomes import Completed, Outcome, Requested, detail_of
 from clew.core.state import State
 from clew.core.tickets import Ticket
 from clew.errors import RunFailed, RunWaiting
 
+if TYPE_CHECKING:
+    from clew.core.entries import RunFinished
+
 _Out_co = TypeVar("_Out_co", covariant=True, default=Any)
+
+_SHOWN = 60
 
 
 class Result(Generic[_Out_co]):
@@ -102,13 +106,15 @@ class Result(Generic[_Out_co]):
             return self
         if self.status == "waiting":
             raise RunWaiting(
-                f"run {self.run_id!r} waits ({self.reason}): it has no output yet", reason=self.reason, detail=self.detail
+                f"run {self.run_id!r} waits ({self.reason}): it has no output yet",
+                reason=self.reason,
+                detail=self.detail,
             )
         what = f"{self.reason}: {self.detail}" if self.detail else self.reason
         raise RunFailed(f"run {self.run_id!r} has no output ({what})", reason=self.reason, detail=self.detail)
 
     def __repr__(self) -> str:
-        shown = self.text if len(self.text) <= 60 else self.text[:57] + "…"
+        shown = self.text if len(self.text) <= _SHOWN else self.text[:_SHOWN] + "…"
         return f"<Result {self.run_id} {self.status} ({self.reason}) turns={self.turns} {shown!r}>"
 
 

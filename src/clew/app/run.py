@@ -11,6 +11,7 @@ from clew.app.result import Queued, Result
 from clew.core.deltas import Delta, ResetDelta, TextDelta
 from clew.core.entries import Entry, ModelReplied
 from clew.core.messages import Message
+from clew.core.snapshots import Snapshot
 from clew.core.tickets import Decision, Ticket
 from clew.core.values import unpack
 from clew.errors import NotFound
@@ -28,7 +29,9 @@ Until = Literal["settled", "done"]
 class Run(Generic[_Out_co]):
     """A handle on a run; holding it holds nothing else."""
 
-    def __init__(self, runtime: "Runtime", run_id: str, thread_id: str, agent: "Agent[Any, Any] | None", name: str) -> None:
+    def __init__(
+        self, runtime: "Runtime", run_id: str, thread_id: str, agent: "Agent[Any, Any] | None", name: str
+    ) -> None:
         self._runtime = runtime
         self._agent = agent
         self.id = run_id
@@ -38,19 +41,26 @@ class Run(Generic[_Out_co]):
     def __repr__(self) -> str:
         return f"<Run {self.id} of agent {self.agent!r}>"
 
-    async def result(
-        self, *, until: Until = "settled", timeout: float | timedelta | None = None
-    ) -> Result[_Out_co]:
+    async def result(self, *, until: Until = "settled", timeout: float | timedelta | None = None) -> Result[_Out_co]:
         """What the run came to, once it has settled; after `timeout` what it is by then.
 
         Raises JournalCorrupt for a quarantined run. `until="done"` goes on through waits.
         """
         return await self._runtime.result_of(self.id, self._agent, until=until, timeout=timeout)
 
+    @overload
+    def watch(self, after: int = 0, *, until: Until = "done") -> AsyncIterator[Entry | Delta]: ...
+    @overload
+    def watch(
+        self, after: int = 0, *, until: Until = "done", snapshot: bool
+    ) -> AsyncIterator[Entry | Delta | Snapshot]: ...
     def watch(
         self, after: int = 0, *, until: Until = "done", snapshot: bool = False
-    ) -> AsyncIterator[Entry | Delta]:
-        """The entries of this run after `after`, then what comes, with the fragments of what is being said."""
+    ) -> AsyncIterator[Entry | Delta | Snapshot]:
+        """The entries of this run after `after`, then what comes, with the fragments of what is being said.
+
+        With `snapshot`, first one Snapshot of the conversation as of some entry, then what comes after that entry.
+        """
         return self._runtime.watch_run(self.id, after, until=until, snapshot=snapshot)
 
     async def text(self) -> AsyncIterator[str]:
@@ -83,8 +93,8 @@ class Run(Generic[_Out_co]):
     @overload
     async def state(self) -> Mapping[str, Any]: ...
     @overload
-    async def state(self, key: StateKey[_T], /) -> _T: ...
-    async def state(self, key: StateKey[Any] | None = None, /) -> Any:
+    async def state(self, key: StateKey[_T]) -> _T: ...
+    async def state(self, key: StateKey[Any] | None = None) -> Any:
         """The state keys of the run and its thread, or the value of one."""
         state = await self._runtime.state_of(self.id)
         values = {name: unpack(value) for name, value in {**state.thread_state, **state.run_state}.items()}
@@ -136,5 +146,3 @@ class Thread:
     async def state(self, key: StateKey[_T]) -> _T:
         values = (await self._runtime.state_of(await self._head())).thread_state
         return unpack(values[key.name]) if key.name in values else key.default
-
-

@@ -1,40 +1,37 @@
 """The façade: each verb is a few lines over plan, store and worker."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from clew.agent import Agent, ClientTool, Duration, ModelLike
 from clew.agent.shapes import in_seconds
-from clew.app.later import Later
-from clew.app.result import Queued, Result
-from clew.app.run import Run, Thread, Until
+from clew.app.reading import Reading
+from clew.app.result import Queued
+from clew.app.run import Run
 from clew.app.version import VERSION
 from clew.compose import deps_maker, open_store, resolve_model
-from clew.core.deltas import Delta
-from clew.core.entries import Entry, RunFinished
 from clew.core.letters import AnyLetter, CancelLetter, MessageLetter, PauseLetter, UnpauseLetter
 from clew.core.limits import Limits
 from clew.core.spec import ModelSettings
-from clew.core.state import State
 from clew.errors import Conflict, JournalCorrupt, NotFound, RunBusy, UsageError
-from clew.ports import Claim, Clock, RunFilter, RunInfo, Status, Store, ThreadInfo
+from clew.ports import Claim, Clock, RunInfo, Store
 from clew.runtime.feed import Feed
 from clew.runtime.history import History
 from clew.runtime.ids import new_run_id
 from clew.runtime.plan import Input, OnBusy, StartPlan, Wishes, as_messages, check_agent, plan_start, stamped
 from clew.runtime.station import Station
 from clew.runtime.user_code import Threads
-from clew.runtime.values import loaded
 from clew.runtime.worker import Worker
 from clew.stores.clock import SystemClock
 from clew.stores.owners import this_process
+
+if TYPE_CHECKING:
+    import asyncio
 
 _D = TypeVar("_D", default=object)
 _Out = TypeVar("_Out", default=str)
@@ -45,7 +42,7 @@ PAGE = 100
 OURSELVES = frozenset({"timer", "rate_limit", "background_tasks"})  # waits that end without anybody outside
 
 
-class Runtime(Later):
+class Runtime(Reading):
     """Runs agents over a store. `async with` opens it, and recovers: it drives every run of its agents that can go on.
 
     With `drive=False` it only reads, starts, decides and cancels. Leaving it gives steps `grace` seconds to end.
@@ -158,6 +155,7 @@ class Runtime(Later):
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
         self._opened = self._closed = False
+        self._unlisten: Callable[[], None] = lambda: None
         self.store: Store = open_store(store, clock)
         self._feed = Feed(self.store)
         self._station = Station(
@@ -195,18 +193,24 @@ class Runtime(Later):
             self._opened = True
             self._feed.open()
             self._worker.open(look=self._drives)
-            listen = getattr(self._clock, "listen", None)
+            listen: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(self._clock, "listen", None)
             if listen is not None:
-                listen(self._worker.nudge)
+                self._unlisten = listen(self._worker.nudge)
         return self
 
     async def close(self) -> None:
         """Give steps `grace` to end, give every run back, close the store. `async with` does this."""
         if self._opened and not self._closed:
             self._closed = True
+            self._unlisten()
             await self._worker.close()
             self._feed.close()
             await self.store.close()
+
+    @property
+    def tasks(self) -> "set[asyncio.Task[Any]]":
+        """What this process has going in the background."""
+        return self._station.tasks
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
@@ -267,7 +271,7 @@ class Runtime(Later):
         for _ in range(START_TRIES):
             thread = None if plan.thread is None else await self.store.thread(plan.thread)
             new = plan.run_for(thread)
-            if new.place == "queue" and on_busy == "reject" and new.expected != plan.run:
+            if new.place == "queue" and on_busy == "reject" and not await self._is_taken(plan):
                 raise RunBusy(f"thread {plan.thread!r} is at work on run {new.expected!r}: wait for it, or enqueue")
             here = self._drives and new.place == "head" and self._worker.has_room
             if here:
@@ -284,9 +288,7 @@ class Runtime(Later):
                 continue
             if started.created and here:
                 state = await self._station.history.state_from(plan.run, list(new.entries))
-                claim = Claim(
-                    run=plan.run, epoch=1, agent=agent.name, format=1, seq=2, inbox_seq=started.inbox_seq
-                )
+                claim = Claim(run=plan.run, epoch=1, agent=agent.name, format=1, seq=2, inbox_seq=started.inbox_seq)
                 self._worker.adopt(claim, state)
             return started.run
         raise Conflict(f"thread {plan.thread!r} moved {START_TRIES} times while run {plan.run!r} looked for its place")
@@ -298,134 +300,6 @@ class Runtime(Later):
         except NotFound:
             return False
         return True
-
-    # --- reading
-
-    @overload
-    async def get(self, run_id: str) -> Run[Any]: ...
-    @overload
-    async def get(self, run_id: str, agent: Agent[Any, _Out]) -> Run[_Out]: ...
-    async def get(self, run_id: str, agent: Agent[Any, Any] | None = None) -> Run[Any]:
-        """A run that exists; `agent` types its output. Raises NotFound."""
-        self._check_open()
-        info = await self.store.info(run_id)
-        return Run(self, info.run_id, info.thread_id, agent or self._station.agents.get(info.agent), info.agent)
-
-    async def runs(
-        self,
-        *,
-        status: Status | Literal["quarantined"] | None = None,
-        agent: str | None = None,
-        thread_id: str | None = None,
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> AsyncIterator[RunInfo]:
-        """The rows of runs, newest first."""
-        self._check_open()
-        which = RunFilter(status=status, agent=agent, thread_id=thread_id, limit=PAGE, after=after)
-        left = limit
-        while left is None or left > 0:
-            page = await self.store.runs(replace(which, limit=PAGE if left is None else min(PAGE, left)))
-            for info in page:
-                yield info
-            if len(page) < PAGE:
-                return
-            left = None if left is None else left - len(page)
-            which = replace(which, after=page[-1].run_id)
-
-    async def threads(self, *, limit: int | None = None, after: str | None = None) -> AsyncIterator[ThreadInfo]:
-        """The rows of threads."""
-        self._check_open()
-        left = limit
-        while left is None or left > 0:
-            page = await self.store.threads(limit=PAGE if left is None else min(PAGE, left), after=after)
-            for info in page:
-                yield info
-            if len(page) < PAGE:
-                return
-            left = None if left is None else left - len(page)
-            after = page[-1].thread_id
-
-    def thread(self, thread_id: str) -> Thread:
-        return Thread(self, thread_id)
-
-    async def state_of(self, run_id: str) -> State:
-        """The folded state of a run: what the journal adds up to now."""
-        self._check_open()
-        return await self._station.history.state(run_id)
-
-    async def result_of(
-        self,
-        run_id: str,
-        agent: Agent[Any, Any] | None,
-        *,
-        until: Until = "settled",
-        timeout: float | timedelta | None = None,
-    ) -> Result[Any]:
-        seconds = in_seconds(timeout, "result: timeout")
-        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        while True:
-            self._check_open()
-            future = self._feed.expect(run_id)
-            try:
-                info = await self.store.info(run_id)
-                left = LOOK_AGAIN if deadline is None else deadline - asyncio.get_running_loop().time()
-                if _settled(info, until) or left <= 0:
-                    return await self._result(info.run_id, agent, info.reasons)
-                async with asyncio.timeout(min(left, LOOK_AGAIN)):
-                    state = await future
-                if state is not None and state.finished is not None:
-                    return await self._result(run_id, agent, (), state)
-            except TimeoutError:
-                continue
-            finally:
-                self._feed.forget(run_id, future)
-
-    async def _result(
-        self, run_id: str, agent: Agent[Any, Any] | None, reasons: tuple[str, ...], state: State | None = None
-    ) -> Result[Any]:
-        if state is None:
-            state = await self._station.history.state(run_id)
-        output: object = None
-        if state.finished is not None:
-            output = state.finished.output.text
-            if state.finished.output.value is not None:
-                value = await loaded(state.finished.output.value, self.store)
-                output = value if agent is None else agent.load_output(value)
-        return Result(state, output=output, reasons=reasons)
-
-    async def watch_run(
-        self, run_id: str, after: int = 0, *, until: Until = "done", snapshot: bool = False
-    ) -> AsyncIterator[Entry | Delta]:
-        self._check_open()
-        if snapshot:
-            raise UsageError("watch(snapshot=True) comes with a later release: await run.messages(), then watch(after=…)")
-
-        async def stop(entry: Entry | None) -> bool:
-            if entry is not None:
-                return isinstance(entry, RunFinished)
-            if self._closed:
-                return True
-            if until == "done" or self._worker.drives(run_id):
-                return False
-            return _settled(await self.store.info(run_id), until, check=False)
-
-        await self.store.info(run_id)
-        async for item in self._feed.watch(run_id, after, stop):
-            yield item
-
-    async def watch(
-        self, after: str | None = None, *, agent: str | None = None, thread_id: str | None = None
-    ) -> AsyncIterator[tuple[str, str, Entry]]:
-        """(cursor, run id, entry) of all runs in commit order, without gap; go on later with `after=cursor`."""
-        self._check_open()
-        rows: dict[str, RunInfo] = {}
-        async for cursor, run, entry in self._feed.watch_all(after):
-            if (agent or thread_id) and run not in rows:
-                rows[run] = await self.store.info(run)
-            row = rows.get(run)
-            if row is None or (agent in (None, row.agent) and thread_id in (None, row.thread_id)):
-                yield cursor, run, entry
 
     # --- acting on runs
 
@@ -475,18 +349,3 @@ class Runtime(Later):
             await self._worker.drive(info.run_id)
         except (Conflict, JournalCorrupt):
             return  # somebody drives it, and reads the letter; or it is set aside until it is released
-
-
-def _settled(info: RunInfo, until: Until, *, check: bool = True) -> bool:
-    """Whether a run is done, or waits for somebody outside. Raises JournalCorrupt for one that is set aside."""
-    if info.quarantined:
-        if check:
-            raise JournalCorrupt(
-                f"run {info.run_id!r} is quarantined: look into it, then `clew quarantine release {info.run_id}` or end it"
-            )
-        return True
-    if info.status == "waiting" and until == "settled":
-        return not info.reasons or info.reasons[0] not in OURSELVES
-    return info.status == "done"
-
-

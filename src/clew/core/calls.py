@@ -46,7 +46,7 @@ def may_have_run(call: Call) -> bool:
 
 
 def unjudged(call: Call, *, superseded: bool) -> Call:
-    """A call open at a position, as a run that goes on from there sees it: nothing decided counts, an intent is doubt."""
+    """A call open at a position, as a run that goes on from there sees it: no decision counts, an intent is doubt."""
     if call.answer is not None:
         return call
     doubtful = may_have_run(call)

@@ -25,9 +25,10 @@ class CallTool(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """No outside work: write this down, in the commit of what led to it."""
+    """No outside work: write this down, in the commit of what led to it, or not before its time has come."""
 
     entry: Entry
+    not_before: int | None = None
 
 
 class CheckOutput(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """The agent loop as a function: state in, next effects out. The only place that decides."""
 
 from collections.abc import Callable
+from typing import cast
 
 from clew.core import entries as e
 from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Effect, Finish, Record
@@ -9,7 +10,7 @@ from clew.core.outcomes import Blocked, Cancelled, Completed, Failed, Outcome, R
 from clew.core.spec import ToolSpec
 from clew.core.state import Call, State
 from clew.core.steps import idempotency_key, model_step
-from clew.core.values import digest, pack
+from clew.core.values import Value, digest, pack
 
 PARALLEL_CALLS = 16
 
@@ -45,7 +46,7 @@ def _cancelled(state: State) -> tuple[Effect, ...] | None:
     if state.cancel is None:
         return None
     if state.open_calls:
-        return tuple(_close(state, call, "cancelled", CANCELLED, interrupt=True) for call in state.open_calls)
+        return tuple([_close(call, "cancelled", CANCELLED, interrupt=True) for call in state.open_calls])
     return (_finish(state, Cancelled(by=state.cancel.by, reason=state.cancel.reason)),)
 
 
@@ -56,7 +57,7 @@ def _queued(state: State) -> tuple[Effect, ...] | None:
 def _paused(state: State) -> tuple[Effect, ...] | None:
     if state.paused is None:
         return None
-    return (Await(next_model_step(state)), *(Await(call.id) for call in state.open_calls))
+    return (Await(next_model_step(state)), *[Await(call.id) for call in state.open_calls])
 
 
 def _ending(state: State) -> tuple[Effect, ...] | None:
@@ -64,7 +65,7 @@ def _ending(state: State) -> tuple[Effect, ...] | None:
     if state.fatal is None and state.blocked is None:
         return None
     if state.open_calls:
-        return tuple(_close(state, call, "not_run", NOT_RUN_ENDING) for call in state.open_calls)
+        return tuple([_close(call, "not_run", NOT_RUN_ENDING) for call in state.open_calls])
     if state.fatal is not None:
         return (_finish(state, Failed("fatal", state.fatal.message)),)
     if state.blocked is not None:
@@ -135,10 +136,10 @@ def _ask_model(state: State) -> CallModel:
 
 def _proceed(state: State, call: Call) -> Effect:
     """The next thing to do about one open call."""
-    if call.superseded and not call.in_doubt:
-        return _failure(call, "superseded", NOT_RUN_REJOINED, "superseded")
     if call.finding is not None or call.in_doubt:
         return _settle_doubt(call)
+    if call.superseded:
+        return _failure(call, "superseded", NOT_RUN_REJOINED, "superseded")
     if call.cut_off:
         return _failure(call, "cut_off", CUT_OFF, "invalid")
     if call.request.invalid is not None:
@@ -177,39 +178,34 @@ def _judge(call: Call, tool: ToolSpec) -> Effect | None:
 
 def _start(state: State, call: Call, tool: ToolSpec) -> Effect:
     attempt = call.failures + 1
-    if tool.effect != "once" or call.intent is not None or _too_early(state, call):
+    if tool.effect != "once" or call.intent is not None:
         return CallTool(call.id, attempt, call.retry_at)
-    return Record(
-        e.ToolStarted(
-            step=call.id,
-            attempt=attempt,
-            call=call.id,
-            key=idempotency_key(state.run, call.id),
-            digest=call_digest(call, tool),
-            effect=tool.effect,
-            worker=state.worker,
-        )
+    intent = e.ToolStarted(
+        step=call.id,
+        attempt=attempt,
+        call=call.id,
+        key=idempotency_key(state.run, call.id),
+        digest=call_digest(call, tool),
+        effect=tool.effect,
+        worker=state.worker,
     )
-
-
-def _too_early(state: State, call: Call) -> bool:
-    """An intent is written when the body is about to start, not while a retry is still to wait."""
-    return call.retry_at is not None and call.retry_at > state.at
+    # It says that the body is about to start, so it too waits out the pause before a retry.
+    return Record(intent, call.retry_at)
 
 
 def _settle_doubt(call: Call) -> Effect:
     """Until somebody can be asked, a late result closes a doubt and the model is told of any other."""
     finding = call.finding
+    if finding is None and call.late is not None and call.late.error is None:
+        return Record(e.DoubtResolved(step=call.id, call=call.id, how="late", finding="done", rule="late_result"))
     if finding is None:
-        late = call.late is not None and call.late.error is None
-        how, found, rule = ("late", "done", "late_result") if late else ("policy", "unknown", "report")
-        return Record(e.DoubtResolved(step=call.id, call=call.id, how=how, finding=found, rule=rule))
+        return Record(e.DoubtResolved(step=call.id, call=call.id, how="policy", finding="unknown", rule="report"))
     if finding.finding == "done" and call.late is not None:
         return Record(e.ToolReturned(step=call.id, call=call.id, content=call.late.value, source="late"))
     return _failure(call, "outcome_unknown", UNKNOWN_OUTCOME, "doubt")
 
 
-def _close(state: State, call: Call, class_: str, message: str, *, interrupt: bool = False) -> Effect:
+def _close(call: Call, class_: str, message: str, *, interrupt: bool = False) -> Effect:
     """The answer of a call that will not go on: what started and never reported has an unknown outcome."""
     if call.in_doubt or call.finding is not None:
         return _settle_doubt(call)
@@ -229,12 +225,10 @@ def _unknown_tool(state: State, call: Call) -> str:
     return f"there is no tool {call.tool!r}" + (f": use one of {names}" if names else "")
 
 
-def arguments(call: Call) -> dict[str, object]:
+def arguments(call: Call) -> dict[str, Value]:
     """The arguments in force, in journal form: as judged if a verdict rewrote them, else as the model gave them."""
-    if call.judged is not None and isinstance(call.judged.args, dict):
-        return call.judged.args
-    packed = pack(call.request.args)
-    return packed if isinstance(packed, dict) else {}
+    judged: Value = None if call.judged is None else call.judged.args
+    return cast("dict[str, Value]", judged if isinstance(judged, dict) else pack(call.request.args))
 
 
 def call_digest(call: Call, tool: ToolSpec) -> str:

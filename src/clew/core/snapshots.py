@@ -1,6 +1,7 @@
-"""The part of a state that a later run goes on from, as data: what prune, import and export leave in place of a base."""
+"""The part of a state that a later run goes on from, as data: what prune, import and export leave of a base."""
 
 from decimal import Decimal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -10,15 +11,17 @@ from clew.core.state import Call, State
 from clew.core.values import Value
 
 
-class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="snapshot", tag_field="kind"):
     """Everything that `rebase` carries over, and where it was taken."""
 
+    kind: ClassVar[Literal["snapshot"]] = "snapshot"
     run: str
     seq: int
     agent: str = ""
     messages: tuple[Message, ...] = ()
     compacted: tuple[ContextCompacted, ...] = ()
     calls: tuple[Call, ...] = ()
+    mail: tuple[Message, ...] = ()
     turn: int = 0
     thread_state: dict[str, Value] = {}
     thread_approvals: tuple[str, ...] = ()
@@ -34,6 +37,7 @@ def snapshot(state: State) -> Snapshot:
         messages=tuple(state.transcript),
         compacted=state.compacted,
         calls=state.calls,
+        mail=state.mail,
         turn=state.turn,
         thread_state=state.thread_state,
         thread_approvals=state.thread_approvals,
@@ -51,6 +55,7 @@ def restored(taken: Snapshot) -> State:
         transcript=Transcript(list(taken.messages)),
         compacted=taken.compacted,
         calls=taken.calls,
+        mail=taken.mail,
         turn=taken.turn,
         thread_state=taken.thread_state,
         thread_approvals=taken.thread_approvals,

@@ -137,7 +137,7 @@ def apply(state: State, entry: e.Entry) -> State:
     return _change(replace(state, seq=entry.seq, at=entry.at, driven=driven), entry)
 
 
-def _change(state: State, entry: e.Entry) -> State:  # noqa: C901, PLR0911, PLR0912
+def _change(state: State, entry: e.Entry) -> State:
     match entry:
         case e.ModelReplied():
             return _replied(state, entry)

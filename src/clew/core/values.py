@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
 
@@ -29,7 +29,7 @@ INLINE_LIMIT = 64 * 1024
 VALUE_LIMIT = 16 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
-_canonical = msgspec.json.Encoder(order="deterministic").encode
+_canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 def pack(value: object) -> Value:
@@ -37,51 +37,51 @@ def pack(value: object) -> Value:
     return _pack(value, 0)
 
 
-def _pack(value: Any, depth: int) -> Value:  # noqa: C901, PLR0911
+def _pack(value: object, depth: int) -> Value:
     match value:
         case str():
-            return check_text(value)
+            return _plain_text(value)
         case None | bool():
             return value
         case int():
-            return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else {"$number": _digits(value)}
+            return int(value) if abs(value) <= MAX_SAFE_INTEGER else {"$number": _digits(value)}
         case float():
-            return value if math.isfinite(value) else {"$number": _float_name(value)}
+            return float(value) if math.isfinite(value) else {"$number": _float_name(value)}
         case bytes():
             return {"$bytes": base64.b64encode(value).decode("ascii")}
         case Mapping() | list() | tuple() if depth >= MAX_DEPTH:
             raise UsageError(f"a value nests deeper than {MAX_DEPTH} levels: flatten it before it is returned or sent")
         case Mapping():
-            packed = {_key(key): _pack(item, depth + 1) for key, item in value.items()}
+            items = cast("Mapping[object, object]", value).items()
+            packed = {_key(key): _pack(item, depth + 1) for key, item in items}
             return {"$literal": packed} if any(key.startswith("$") for key in packed) else packed
         case list() | tuple():
-            return [_pack(item, depth + 1) for item in value]
+            return [_pack(item, depth + 1) for item in cast("Sequence[object]", value)]
         case _:
             raise UsageError(
                 f"a {type(value).__name__} cannot be stored as JSON: return text, numbers, lists, mappings"
             )
 
 
-def unpack(value: Value, blob: Callable[[Digest], bytes] | None = None) -> Any:  # noqa: PLR0911
+def unpack(value: Value, blob: Callable[[Digest], bytes] | None = None) -> Any:
     """The user's value back from its journal form; `blob` fetches what is stored aside."""
+    if isinstance(value, list):
+        return [unpack(item, blob) for item in cast("Sequence[Value]", value)]
+    return _unpack_object(cast("dict[str, Value]", value), blob) if isinstance(value, dict) else value
+
+
+def _unpack_object(value: dict[str, Value], blob: Callable[[Digest], bytes] | None) -> Any:
     match value:
-        case {"$literal": dict() as inner}:
-            return {key: unpack(item, blob) for key, item in inner.items()}
+        case {"$literal": dict()}:
+            return {key: unpack(item, blob) for key, item in value["$literal"].items()}
         case {"$number": str(name)}:
-            return float(name) if name in _FLOATS else int(name)
+            return _number(name)
         case {"$bytes": str(text)}:
-            try:
-                return base64.b64decode(text, validate=True)
-            except binascii.Error as error:
-                raise JournalCorrupt(f"a stored value holds bytes that are not base64: {error}") from error
+            return _bytes(text)
         case {"$blob": str(digest)} if blob is not None:
             return unpack(msgspec.json.decode(blob(digest)), blob)
-        case dict():
-            return {key: unpack(item, blob) for key, item in value.items()}
-        case list():
-            return [unpack(item, blob) for item in value]
         case _:
-            return value
+            return {key: unpack(item, blob) for key, item in value.items()}
 
 
 def check_text(text: str) -> str:
@@ -104,6 +104,10 @@ def clean_text(text: str) -> str:
 def parse_arguments(text: str) -> dict[str, Any]:
     """Arguments as the model wrote them. Raises ValueError that says what is wrong, for the model to read."""
     parsed: Any = json.loads(text) if text.strip() else {}
+    try:
+        pack(parsed)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
     if isinstance(parsed, dict):
         return cast("dict[str, Any]", parsed)
     raise ValueError(f"arguments must be a JSON object, not {type(parsed).__name__}")
@@ -136,7 +140,12 @@ def encoded(value: Value) -> bytes:
 def _key(key: object) -> str:
     if not isinstance(key, str):
         raise UsageError(f"a mapping has the key {key!r}: JSON keys are text, so say str(key)")
-    return check_text(key)
+    return _plain_text(key)
+
+
+def _plain_text(text: str) -> str:
+    """Checked, and without what a subclass adds to text: an encoder takes only text itself."""
+    return check_text(text if type(text) is str else str.__str__(text))
 
 
 _FLOATS = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -152,3 +161,17 @@ def _digits(value: int) -> str:
             f"an integer of more than {MAX_INTEGER_BITS} bits cannot be stored: send it as text or as a file"
         )
     return str(value)
+
+
+def _number(name: str) -> float | int:
+    try:
+        return float(name) if name in _FLOATS else int(name)
+    except ValueError as error:
+        raise JournalCorrupt(f"a stored value holds the number {name[:40]!r}, which is none") from error
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise JournalCorrupt(f"a stored value holds bytes that are not base64: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clew.core.messages import Message, Part, Text, Thinking, ToolCall, Usage, text_of
+from clew.core.messages import Message, Part, Text, Thinking, ToolCall, ToolResult, Usage
 from clew.core.spec import ToolSpec
 from clew.errors import ModelError, UsageError
 from clew.ports import Fragment, ModelReply, ModelRequest
@@ -27,7 +27,7 @@ class Slow(Struct, frozen=True):
     seconds: float
 
 
-Saying: TypeAlias = str | Sequence[str | Part] | ModelReply | Exception
+Saying: TypeAlias = str | ToolCall | Sequence[str | Part] | ModelReply | Exception
 Line: TypeAlias = Saying | Slow
 
 
@@ -104,14 +104,14 @@ def check_line(line: object) -> None:
     match line:
         case Slow():
             check_line(line.reply)
-        case str() | ModelReply() | Exception():
+        case str() | ToolCall() | ModelReply() | Exception():
             pass
         case list() | tuple():
             for part in line:  # pyright: ignore[reportUnknownVariableType]
                 if not isinstance(part, str | Part):
                     raise UsageError(f"a reply holds text and call(…), not {part!r}")
         case _:
-            raise UsageError(f"a reply is text, a list of text and call(…), an exception or slow(…), not {line!r}")
+            raise UsageError(f"a reply is text, call(…), a list of these, an exception or slow(…), not {line!r}")
 
 
 async def spoken(line: Line, request: ModelRequest) -> AsyncGenerator[Fragment | ModelReply]:
@@ -135,8 +135,8 @@ async def _wait(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-def _reply(line: str | Sequence[str | Part], request: ModelRequest) -> ModelReply:
-    said = (line,) if isinstance(line, str) else line
+def _reply(line: str | ToolCall | Sequence[str | Part], request: ModelRequest) -> ModelReply:
+    said = (line,) if isinstance(line, str | ToolCall) else line
     parts = tuple(_part(part, request.ordinal, place) for place, part in enumerate(said))
     calls = any(isinstance(part, ToolCall) for part in parts)
     return ModelReply(parts=parts, finish="tool_calls" if calls else "stop", usage=_usage(parts, request))
@@ -175,9 +175,20 @@ def _usage(parts: Sequence[Part], request: ModelRequest) -> Usage:
         message = request.messages[place]
         if message.role == "assistant":
             break
-        new += len(text_of(message.parts))
-    said = sum(len(part.args_text) if isinstance(part, ToolCall) else len(getattr(part, "text", "")) for part in parts)
-    return Usage(input=_tokens(new), output=_tokens(said), estimated=True)
+        new += sum(map(_length, message.parts))
+    return Usage(input=_tokens(new), output=_tokens(sum(map(_length, parts))), estimated=True)
+
+
+def _length(part: Part) -> int:
+    match part:
+        case Text() | Thinking():
+            return len(part.text)
+        case ToolCall():
+            return len(part.args_text)
+        case ToolResult():
+            return len(part.content if isinstance(part.content, str) else str(part.content))
+        case _:
+            return 0
 
 
 def _tokens(characters: int) -> int:

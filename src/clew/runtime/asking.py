@@ -105,7 +105,9 @@ class Asking:
             # An empty answer is no turn: it is a failure that is worth another attempt.
             empty = ModelError("provider", "the model replied with nothing")
             return self._failed(state, effect, empty, usage, money(reply.cost))
-        size = sum(len(part.args_text) if isinstance(part, ToolCall) else len(getattr(part, "text", "")) for part in parts)
+        size = sum(
+            len(part.args_text) if isinstance(part, ToolCall) else len(getattr(part, "text", "")) for part in parts
+        )
         if size > VALUE_LIMIT:
             too_large = ModelError("invalid_request", f"the reply has {size} characters, {VALUE_LIMIT} can be kept")
             return self._failed(state, effect, too_large, usage, money(reply.cost))
@@ -118,7 +120,11 @@ class Asking:
             cost=money(reply.cost),
             prices=reply.prices,
             finish=reply.finish,
-            request=e.RequestMade(model="" if self._model is None else self._model.name, messages=len(state.transcript)),
+            request=e.RequestMade(
+                model="" if self._model is None else self._model.name,
+                messages=len(state.transcript),
+                tools=len((state.spec or self._agent.spec).tools),
+            ),
             duration=took,
             first_token=first,
         )
@@ -168,15 +174,19 @@ class Asking:
         self, state: State, effect: CallModel, error: BaseException, usage: Usage | None, cost: Decimal | None
     ) -> e.ModelFailed:
         """A transient failure is tried again after a while; any other is final."""
-        known = isinstance(error, ModelError)
         retry_at: int | None = None
-        if known and error.transient:
-            retry_at = self._station.store.now() + backoff(state.run, effect.step, effect.attempt, error.retry_after)
+        if isinstance(error, ModelError):
+            class_, message = str(error.kind), redacted(str(error))
+            if error.transient:
+                wait = backoff(state.run, effect.step, effect.attempt, error.retry_after)
+                retry_at = self._station.store.now() + wait
+        else:
+            class_, message = type(error).__name__, described(error)
         return e.ModelFailed(
             step=effect.step,
             attempt=effect.attempt,
-            class_=error.kind if known else type(error).__name__,
-            message=redacted(str(error)) if known else described(error),
+            class_=class_,
+            message=message,
             retry_at=retry_at,
             usage=usage,
             cost=cost,

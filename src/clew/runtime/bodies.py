@@ -69,7 +69,7 @@ class Body:
         try:
             content = self._content(tool.dump(value if output is None else output.content))
             artifacts = () if output is None else tuple(self._content(tool.dump(item)) for item in output.artifacts)
-            metadata = {} if output is None else stored(dict(output.metadata or {}), self._blobs)
+            metadata: dict[str, Any] = {} if output is None else stored(dict(output.metadata), self._blobs)
         except (UsageError, ValueError) as error:
             told = f"the tool ran, but what it returned cannot be stored: {redacted(str(error))}"
             return self._failed("unstorable", told, took=took)

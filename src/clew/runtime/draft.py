@@ -1,6 +1,7 @@
 """A batch in the making: facts that are decided but not committed, and the state as it would be after them."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
 
@@ -18,8 +19,10 @@ from clew.core.letters import (
 )
 from clew.core.outcomes import parse_outcome
 from clew.core.state import State, apply
-from clew.core.values import Digest
-from clew.ports import Batch, HeadMove, Projection
+from clew.ports import Batch, HeadMove, Projection, Status
+
+if TYPE_CHECKING:
+    from clew.core.values import Digest
 
 
 class Draft:
@@ -64,7 +67,7 @@ class Draft:
         )
 
 
-def entry_of(letter: AnyLetter) -> Entry:
+def entry_of(letter: AnyLetter) -> Entry:  # noqa: PLR0911
     """The fact that a letter becomes when it is taken in."""
     match letter:
         case CancelLetter():
@@ -100,9 +103,8 @@ def entry_of(letter: AnyLetter) -> Entry:
 def projected(state: State, *, wake_at: int | None, waits: bool) -> Projection:
     """The row of the run as this state shows it."""
     reasons = waiting_reasons(state, wake_at) if waits else ()
-    status = "done" if state.finished is not None else "queued" if state.queued else "waiting" if waits else "running"
     return Projection(
-        status=status,
+        status=_status(state, waits=waits),
         reasons=reasons,
         tickets=tuple(sorted(state.tickets)),
         outcome=state.outcome,
@@ -114,6 +116,12 @@ def projected(state: State, *, wake_at: int | None, waits: bool) -> Projection:
         inherited_usage=state.inherited_usage,
         wake_at=wake_at,
     )
+
+
+def _status(state: State, *, waits: bool) -> Status:
+    if state.finished is not None:
+        return "done"
+    return "queued" if state.queued else "waiting" if waits else "running"
 
 
 _TICKET_REASONS = {

@@ -13,7 +13,6 @@ from clew.core.outcomes import Failed
 from clew.core.rules import finished, next_effects
 from clew.core.state import State
 from clew.core.values import Digest
-
 from clew.errors import InboxMoved, NotFound, OutcomeUnknown, RunEnded, StaleWriter, StoreUnavailable
 from clew.ports import HeadMove, Receipt
 from clew.runtime.draft import Draft, projected
@@ -141,25 +140,29 @@ class Driver:
             match effect:
                 case Record(entry):
                     draft.add(_copy(entry))
-                case Close(step, entry, interrupt):
-                    flight = self._flights.get(step)
-                    if flight is None:
-                        draft.add(_copy(entry))
-                    elif interrupt:
-                        flight.interrupt()
+                case Close():
+                    self._close(draft, effect)
                 case CheckOutput():
-                    if not self._take_messages(draft, idle=True) and self._hands is not None:
-                        draft.add(self._hands.check_output(effect, draft.state, draft.blobs))
-                    break
+                    self._check_output(draft, effect)
                 case Finish(entry):
                     self._finish(draft, entry)
-                    break
-                case CallModel(step):
-                    if step not in self._flights and self._take_messages(draft):
-                        break
-                case CallTool() | Await():
+                case CallModel(step) if step not in self._flights:
+                    self._take_messages(draft)
+                case CallModel() | CallTool() | Await():
                     pass
         return len(draft.entries) > before
+
+    def _close(self, draft: Draft, effect: Close) -> None:
+        flight = self._flights.get(effect.step)
+        if flight is None:
+            draft.add(_copy(effect.entry))
+        elif effect.interrupt:
+            flight.interrupt()
+
+    def _check_output(self, draft: Draft, effect: CheckOutput) -> None:
+        """An answer to a question that was not the last is no output."""
+        if not self._take_messages(draft, idle=True) and self._hands is not None:
+            draft.add(self._hands.check_output(effect, draft.state, draft.blobs))
 
     def _finish(self, draft: Draft, entry: e.RunFinished) -> None:
         """The end is written last: after what is being performed, and after every letter that was accepted."""
@@ -255,7 +258,7 @@ class Driver:
         self._inbox_seq = max(self._inbox_seq, 1)
 
     async def _hand_over(self) -> None:
-        """The run belongs to somebody else now: what is known here goes there as letters, so that none of it is lost."""
+        """The run belongs to somebody else now: what is known here goes there as letters, so that nothing is lost."""
         self.interrupt()
         while self._flights:
             await self._land()
@@ -299,7 +302,9 @@ class Driver:
                 raise StaleWriter(f"run {self.state.run!r}: its lease could not be renewed, nothing more is started")
             flight = Flight(effect)
             self._flights[effect.step] = flight
-            flight.task = self._station.spawn(self._hands.perform(flight, self.state), f"{self.state.run}:{effect.step}")
+            flight.task = self._station.spawn(
+                self._hands.perform(flight, self.state), f"{self.state.run}:{effect.step}"
+            )
             flight.task.add_done_callback(lambda _task: self._woken.set())
 
     async def _wait(self, effects: tuple[Effect, ...]) -> None:
@@ -368,5 +373,3 @@ def _still_news(state: State, entry: e.Entry) -> bool:
             return any(call.id == entry.call for call in state.open_calls)
         case _:
             return False
-
-

@@ -13,7 +13,11 @@ from clew.core.state import State
 from clew.core.values import Value
 from clew.ports import Fragment, Store
 
-_CLASSES = {"text": TextDelta, "thinking": ThinkingDelta, "tool_args": ToolArgsDelta}
+_CLASSES: dict[str, type[TextDelta | ThinkingDelta | ToolArgsDelta]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "tool_args": ToolArgsDelta,
+}
 
 
 class Saying:
@@ -159,7 +163,9 @@ class Feed:
             if not group:
                 del self._waiting[run]
 
-    async def watch(self, run: str, after: int, stop: Callable[[Entry | None], Awaitable[bool]]) -> AsyncIterator[Entry | Delta]:
+    async def watch(
+        self, run: str, after: int, stop: Callable[[Entry | None], Awaitable[bool]]
+    ) -> AsyncIterator[Entry | Delta]:
         """History, then what comes, without gap or repeat. `stop` is asked after each entry and before each wait."""
         watcher = Watcher()
         group = self._watchers.setdefault(run, set())

@@ -1,12 +1,15 @@
 """One effect on its way: the task that performs it, whether it was asked to stop, and what it came to."""
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from clew.core.effects import CallModel, CallTool
 from clew.core.entries import Entry
 from clew.core.values import Digest
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Done(Struct, frozen=True):

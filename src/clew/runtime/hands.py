@@ -1,7 +1,7 @@
 """The hands of one driver: perform one effect each, and answer with the facts that came of it. They decide nothing."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clew.agent import Agent, LaterVerbs, RunContext, ToolContext
 from clew.core import entries as e
@@ -15,11 +15,13 @@ from clew.core.values import Digest, pack, unpack
 from clew.errors import UsageError
 from clew.runtime.asking import Asking
 from clew.runtime.bodies import Body
-from clew.runtime.feed import Saying
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import redacted
 from clew.runtime.station import Station
 from clew.runtime.values import stored
+
+if TYPE_CHECKING:
+    from clew.runtime.feed import Saying
 
 
 class Hands:
@@ -40,9 +42,7 @@ class Hands:
         found = next(call for call in state.calls if call.id == effect.step)
         body = Body(self._station, flight, effect, state, found)
         ready = self._asking.validated.pop(effect.step, None)
-        return await body.perform(
-            self._agent.tool(found.tool), lambda: self._tool_context(effect, state, found), ready
-        )
+        return await body.perform(self._agent.tool(found.tool), lambda: self._tool_context(effect, state, found), ready)
 
     def _run_context(self, state: State) -> RunContext[Any]:
         assert state.started is not None

@@ -13,7 +13,7 @@ def new_run_id(now: int) -> RunId:
     chance = int.from_bytes(os.urandom(10), "big") & ((1 << _RANDOM_BITS) - 1)
     high, low = chance >> 62, chance & ((1 << 62) - 1)
     value = ((now // 1000) & ((1 << 48) - 1)) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low
-    digits = []
+    digits: list[str] = []
     for _ in range(26):
         digits.append(_CROCKFORD[value & 31])
         value >>= 5

@@ -1,8 +1,8 @@
-"""What a start means: the first entries of a run, where it stands in its thread, and the digest that makes it idempotent."""
+"""What a start means: the first entries of a run, its place in its thread, the digest that makes it idempotent."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import asdict, force_setattr
@@ -22,6 +22,7 @@ OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _LONGEST_THREAD = 256
+_SHOWN = 40
 
 
 class StartPlan(Struct, frozen=True, kw_only=True):
@@ -98,8 +99,8 @@ def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -
     if limits.on_limit == "ask":
         raise UsageError("Limits(on_limit='ask') needs tickets, which come with a later release: use on_limit='stop'")
     model = model_name(wishes.model)
-    settings = {} if wishes.settings is None else pack(wishes.settings.given())
-    stated = [
+    settings: dict[str, Any] = {} if wishes.settings is None else pack(wishes.settings.given())
+    stated: list[object] = [
         agent.name,
         [message.parts for message in messages],
         wishes.thread_id,
@@ -137,31 +138,28 @@ def check_agent(agent: object) -> None:
     """Refuse what is no agent, and what this release cannot run, before anything is stored."""
     if not isinstance(agent, Agent):
         raise UsageError(f"{agent!r} is not an Agent: define one with Agent(name, model=…)")
-    for feature, used in (
-        ("middleware", agent.middleware),
-        ("policy", agent.policy),
-        ("handoffs", agent.handoffs),
-        ("skills", agent.skills),
-    ):
-        if used:
+    for feature in ("middleware", "policy", "handoffs", "skills"):
+        if getattr(cast("Any", agent), feature):
             raise UsageError(f"agent {agent.name!r} has {feature}, which this release cannot run yet: leave it out")
 
 
-def as_messages(given: Input) -> tuple[Message, ...]:
+def as_messages(given: object) -> tuple[Message, ...]:
     """Text, parts or messages as messages of the journal, without ids of their own."""
     if isinstance(given, str):
         messages: tuple[Message, ...] = (Message.user(given),)
     elif isinstance(given, Message):
         messages = (given,)
     elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
-        messages = _from_items(given)
+        messages = _from_items(cast("Sequence[object]", given))
     else:
         raise UsageError(f"the input is a {type(given).__name__}: give text, parts or messages")
     if not messages:
         raise UsageError("the input is empty: give the run something to start from")
     size = len(encoded(messages))
     if size > VALUE_LIMIT:
-        raise UsageError(f"the input has {size} bytes, {VALUE_LIMIT} is the most: put it in a file and pass its address")
+        raise UsageError(
+            f"the input has {size} bytes, {VALUE_LIMIT} is the most: put it in a file and pass its address"
+        )
     return tuple(Message(message.role, tuple(_checked(part) for part in message.parts)) for message in messages)
 
 
@@ -191,17 +189,21 @@ def _checked(part: Part) -> Part:
     return part
 
 
-def checked_run_id(run: str) -> str:
+def checked_run_id(run: object) -> str:
     if not isinstance(run, str) or not _RUN_ID.fullmatch(run):
-        shown = repr(run if len(str(run)) <= 40 else str(run)[:40] + "…")
-        raise UsageError(f"{shown} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+        raise UsageError(f"{_shown(run)} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
     return run
 
 
-def checked_thread_id(thread: str) -> str:
+def checked_thread_id(thread: object) -> str:
     if not isinstance(thread, str) or not thread.strip() or len(thread) > _LONGEST_THREAD or not thread.isprintable():
-        raise UsageError(f"a thread id is 1 to {_LONGEST_THREAD} printable characters, not {str(thread)[:40]!r}")
+        raise UsageError(f"a thread id is 1 to {_LONGEST_THREAD} printable characters, not {_shown(thread)}")
     return check_text(thread)
+
+
+def _shown(thing: object) -> str:
+    text = repr(thing)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def model_name(model: object) -> str | None:

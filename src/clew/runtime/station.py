@@ -58,5 +58,3 @@ class Station(Struct, kw_only=True):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
-
-

@@ -5,7 +5,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -33,7 +33,7 @@ async def attempt(work: Awaitable[T]) -> Returned[T] | Raised:
 async def call(function: Callable[..., T | Awaitable[T]], /, *args: object, **kwargs: object) -> T:
     """Call a plain or async function of the user's on the event loop."""
     result = function(*args, **kwargs)
-    return await result if isinstance(result, Awaitable) else result
+    return await cast("Awaitable[T]", result) if isinstance(result, Awaitable) else result
 
 
 class Threads:
@@ -88,7 +88,9 @@ class Threads:
                 self._unclaimed += 1
 
 
-def _outcome(context: contextvars.Context, function: Callable[..., T], kwargs: dict[str, object]) -> Returned[T] | Raised:
+def _outcome(
+    context: contextvars.Context, function: Callable[..., T], kwargs: dict[str, object]
+) -> Returned[T] | Raised:
     async def body() -> T:
         return function(**kwargs)
 

@@ -1,7 +1,7 @@
 """Values on their way into a journal: packed, weighed, and stored aside when they are large."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import overload
+from typing import cast, overload
 
 import msgspec
 
@@ -31,8 +31,8 @@ def stored(value: object, blobs: dict[Digest, bytes]) -> Value:
 
 def referred(value: Value) -> Digest | None:
     """The digest of a value that is stored aside."""
-    if isinstance(value, dict) and "$blob" in value:
-        return str(value["$blob"])
+    if type(value) is dict and "$blob" in value:
+        return str(cast("dict[str, object]", value)["$blob"])
     return None
 
 

@@ -1,4 +1,4 @@
-"""A process that drives many runs: claims them, keeps their leases, takes up what others left, and leaves in good order."""
+"""A process that drives many runs: claims them, keeps their leases, and leaves in good order."""
 
 import asyncio
 import logging
@@ -46,17 +46,18 @@ class Hold:
 
     async def good(self) -> bool:
         station = self._worker.station
-        if self.lost or station.clock.boottime() - self.confirmed < station.lease * 2 // 3:
-            return not self.lost
+        if self._fresh(station):
+            return True
         await asyncio.to_thread(self._worker.renew)
+        return self._fresh(station)
+
+    def _fresh(self, station: Station) -> bool:
         return not self.lost and station.clock.boottime() - self.confirmed < station.lease * 2 // 3
 
     async def retake(self) -> None:
         station = self._worker.station
         now = station.clock.boottime()
-        self.claim = await station.store.retake(
-            station.owner, self.claim.run, self.claim.epoch, lease=station.lease
-        )
+        self.claim = await station.store.retake(station.owner, self.claim.run, self.claim.epoch, lease=station.lease)
         self.confirmed = now
 
 
@@ -70,7 +71,7 @@ class Worker:
         self._stop_renewing = threading.Event()
         self._renewing: threading.Thread | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._unlisten: Callable[[], None] | None = None
+        self._unlisten: Callable[[], None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self, *, look: bool) -> None:
@@ -223,7 +224,8 @@ class Worker:
             # The lease is left to run out, so that the next claim counts this end in this place.
             log.exception("run %s: its driver failed", run)
         finally:
-            self._held.pop(run, None)
+            if self._held.get(run) is hold:
+                del self._held[run]
             hold.done.set()
             self.station.feed.settled(run, state)
             self._look.set()
@@ -248,9 +250,7 @@ class Worker:
                 driver.stop()
             return await driver.drive()
 
-    async def _attach(
-        self, claim: Claim, state: State, agent: Agent[Any, Any] | None
-    ) -> tuple[State, Attach]:
+    async def _attach(self, claim: Claim, state: State, agent: Agent[Any, Any] | None) -> tuple[State, Attach]:
         """What the activation's first commit says: where a queued run goes on from, who drives, what has changed."""
         station = self.station
         entries: list[e.Entry] = []
@@ -284,14 +284,14 @@ class Worker:
             return state, [], ()
         base = await station.history.state(thread.head, until=thread.head_seq)
         known = Known(specs=station.history.specs, bases={(thread.head, thread.head_seq): base})
-        fixed = e.BaseFixed(run=thread.head, seq=thread.head_seq)
+        fixed = e.BaseFixed(run=thread.head, base_seq=thread.head_seq)
         return replace(state, known=known), [fixed], (HeadMove(thread.thread_id, thread.head, state.run),)
 
     async def _refused(self, agent: Agent[Any, Any] | None, changed: tuple[str, ...]) -> str | None:
         """What has changed, if the agent says that a run which began before must not go on."""
         if agent is None or not changed:
             return None
-        wish = agent.on_change
+        wish: object = agent.on_change
         if callable(wish):
             outcome = await attempt(call(wish, changed))
             wish = "fail" if isinstance(outcome, Raised) else outcome.value
@@ -313,20 +313,20 @@ class Worker:
     async def close(self) -> None:
         """Start nothing more, let what is being performed end within the grace, give every run back."""
         self._closing = True
+        self._look.set()
         if self._looking is not None:
-            self._looking.cancel()
+            await self._looking
         holds = list(self._held.values())
-        for hold in holds:
-            if hold.driver is not None:
-                hold.driver.stop()
+        for driver in [hold.driver for hold in holds if hold.driver is not None]:
+            driver.stop()
         if not await _all_done(holds, self.station.grace):
-            for hold in holds:
-                if hold.driver is not None:
-                    hold.driver.leave(LEAVING_GRACE)
+            for driver in [hold.driver for hold in holds if hold.driver is not None]:
+                driver.leave(LEAVING_GRACE)
             await _all_done(holds, LEAVING_GRACE * 4)
-        if self._unlisten is not None:
-            self._unlisten()
+        self._unlisten()
         self._stop_renewing.set()
+        if self._renewing is not None:
+            await asyncio.to_thread(self._renewing.join, LEAVING_GRACE * 4)
 
 
 async def _all_done(holds: list[Hold], seconds: float) -> bool:

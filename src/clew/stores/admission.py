@@ -6,7 +6,7 @@ import msgspec
 
 from clew import codec
 from clew.core.entries import Entry, Owner, RunFinished, TicketClosed
-from clew.core.letters import DecisionLetter, MessageLetter
+from clew.core.letters import AnyLetter, DecisionLetter, MessageLetter
 from clew.core.tickets import ALLOWED, Decision, Ticket
 from clew.errors import (
     AlreadyDecided,
@@ -45,6 +45,13 @@ def _encode(run: str, entry: Entry) -> bytes:
         return codec.encode(entry)
     except (msgspec.EncodeError, TypeError, ValueError) as error:
         raise UsageError(f"run {run!r}: an entry {entry.kind!r} cannot be stored as JSON: {error}") from error
+
+
+def encoded_letter(letter: AnyLetter) -> bytes:
+    try:
+        return codec.encode_letter(letter)
+    except (msgspec.EncodeError, TypeError, ValueError) as error:
+        raise UsageError(f"a letter {letter.kind!r} cannot be stored as JSON: {error}") from error
 
 
 def refused(batch: Batch, epoch: int | None, seq: int, inbox_seq: int) -> Conflict | None:

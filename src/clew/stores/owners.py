@@ -1,6 +1,8 @@
 """Which process this is, told apart from every other that ever ran here; and whether another one still lives."""
 
+import fcntl
 import functools
+import glob
 import os
 import platform
 from pathlib import Path
@@ -48,3 +50,96 @@ def is_local(owner: Owner) -> bool:
 def is_running(owner: Owner) -> bool:
     """Whether a local owner's process exists. A number that was given to a later process does not count."""
     return owner == this_process() or started_at(owner.pid) == owner.start
+
+
+class Presence:
+    """This process's place among those that share a file: a lock on a file of its own beside it, gone when it dies.
+
+    Everything of this process that has the file open shares the lock; the last one to leave removes the file. The
+    kernel drops the lock with the process, however it ends.
+    """
+
+    def __init__(self, beside: Path) -> None:
+        self._beside = beside
+        self._fd: int | None = None
+
+    def _path(self, owner: Owner) -> Path:
+        return Path(f"{self._beside}-owner-{owner.pid}-{owner.start}")
+
+    def enter(self) -> None:
+        """From now on others can tell that this process lives."""
+        path = self._path(this_process())
+        while self._fd is None:
+            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            if _lock(fd, fcntl.LOCK_SH) and _is_still(path, fd):
+                self._fd = fd
+                _held.add(fd)
+            else:
+                # Somebody who is leaving has removed it in between: make it anew.
+                os.close(fd)
+
+    def leave(self) -> None:
+        if self._fd is None:
+            return
+        if _lock(self._fd, fcntl.LOCK_EX):
+            self._path(this_process()).unlink(missing_ok=True)
+        _held.discard(self._fd)
+        os.close(self._fd)
+        self._fd = None
+
+    def is_gone(self, owner: Owner) -> bool:
+        """Whether an owner of this host is dead for certain; what it left behind is removed."""
+        if not is_local(owner) or owner == this_process():
+            return False
+        return _sweep(self._path(owner))
+
+    def sweep(self) -> None:
+        """Remove what dead processes left."""
+        for path in self._beside.parent.glob(f"{glob.escape(self._beside.name)}-owner-*"):
+            if path != self._path(this_process()):
+                _sweep(path)
+
+
+def _sweep(path: Path) -> bool:
+    """Whether nobody holds the file's lock; then it is gone."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False  # another user's process: its leases run out by themselves
+    try:
+        free = _lock(fd, fcntl.LOCK_EX)
+        if free and _is_still(path, fd):
+            path.unlink(missing_ok=True)
+        return free
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    """Whether the name still leads to the file that was opened."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+# A forked child inherits the locks of its parent, and would keep it alive in the eyes of all others.
+_held: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

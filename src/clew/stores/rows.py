@@ -29,13 +29,13 @@ Closing = Literal["decided", "expired", "superseded", "withdrawn", "cancelled", 
 _FOLLOWED = frozenset({RunFinished, BaseFixed, TicketOpened, DecisionMade, TicketClosed})
 
 
-def is_plain(batch: Batch) -> bool:
+def is_plain(batch: Batch, format_: int) -> bool:
     """Whether it is entries alone, which is what a step writes and all that has to be fast."""
     if batch.projection is not None or batch.lease == "release":
         return False
     if batch.taken or batch.posts or batch.starts or batch.heads or batch.blobs:
         return False
-    return _FOLLOWED.isdisjoint(map(type, batch.entries))
+    return all(type(entry) not in _FOLLOWED and entry.v <= format_ for entry in batch.entries)
 
 
 # --- a run's row ------------------------------------------------------------------------------------------------------

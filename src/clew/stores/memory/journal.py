@@ -52,7 +52,7 @@ def commit(world: World, batch: Batch) -> set[str]:
     if refusal := admission.refused(batch, held, world.seqs[run], lease.inbox_seq):
         raise refusal
     world.append(run, admission.encoded(run, batch.entries, batch.after_seq, batch.epoch))
-    return {run} if rows.is_plain(batch) else {run, *_follow(world, batch)}
+    return {run} if rows.is_plain(batch, lease.format) else {run, *_follow(world, batch)}
 
 
 def _follow(world: World, batch: Batch) -> set[str]:

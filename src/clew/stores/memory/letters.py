@@ -36,7 +36,7 @@ def deliver(world: World, run: str, letter: AnyLetter) -> str:
         return run
     number = world.leases[run].inbox_seq + 1
     world.leases[run] = replace(world.leases[run], inbox_seq=number, ready=True)
-    body = codec.encode_letter(replace(letter, inbox=number))
+    body = admission.encoded_letter(replace(letter, inbox=number))
     world.inbox[run] = (*world.inbox[run], Kept(number, number, body))
     if message_id:
         world.messages[run, message_id] = number
@@ -61,7 +61,7 @@ def withdraw(world: World, run: str, inbox: int, replacement: AnyLetter | None) 
     else:
         # The inbox number moves, so that a driver that has read the old text cannot commit it.
         since = lease.inbox_seq + 1
-        letters[inbox] = Kept(inbox, since, codec.encode_letter(replace(replacement, inbox=inbox)))
+        letters[inbox] = Kept(inbox, since, admission.encoded_letter(replace(replacement, inbox=inbox)))
         world.leases[run] = replace(lease, inbox_seq=since, ready=True)
     world.inbox[run] = tuple(letters.values())
 
@@ -89,7 +89,7 @@ def decide(world: World, run: str, letter: DecisionLetter) -> Ticket:
 def settle(world: World, run: str, letter: DecisionLetter) -> None:
     """The decision stands from now on."""
     key = (run, letter.ticket)
-    world.decisions[key] = codec.encode_letter(letter)
+    world.decisions[key] = admission.encoded_letter(letter)
     if key in world.tickets:
         world.tickets[key] = Asked(rows.decided(world.tickets[key].ticket, letter), "decided")
 

@@ -163,6 +163,10 @@ class MemoryStore:
         kept = self._world.inbox[self._world.existing(run)]
         return [codec.decode_letter(letter.body) for letter in kept]
 
+    async def mailed(self, seen: Mapping[str, int]) -> list[str]:
+        known = self._world.leases
+        return [run for run, number in seen.items() if run in known and known[run].inbox_seq > number]
+
     async def blobs(self, digests: Collection[Digest]) -> dict[Digest, bytes]:
         return reading.blobs(self._world, digests)
 

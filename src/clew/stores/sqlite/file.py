@@ -1,0 +1,102 @@
+"""The file: opening, what is set on a connection, the schema and its versions."""
+
+import sqlite3
+from pathlib import Path
+
+from clew.errors import JournalCorrupt, StoreUnavailable, Unsupported, UsageError
+from clew.stores import schema
+from clew.stores.sqlite import failures
+
+APPLICATION = 0x436C6577  # "Clew", in the file's header
+PAGE_SIZE = 1024
+PATIENCE = 5.0  # seconds that opening waits for another process that opens the same file
+
+# What leads from version n to n + 1, at place n - 1: statements that run in one transaction.
+MIGRATIONS: tuple[str, ...] = ()
+
+
+def version() -> int:
+    """The schema that this Clew writes."""
+    return len(MIGRATIONS) + 1
+
+
+def connect(path: Path, *, patience: float = PATIENCE, may_write: bool = True) -> sqlite3.Connection:
+    """A connection to a file that has been prepared."""
+    connection = sqlite3.connect(
+        path, timeout=patience, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    if not may_write:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def prepare(path: Path) -> None:
+    """Make the file, or bring it to this version. Raises what is wrong with it, and with what remedy."""
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"{path} cannot be opened: its folder {path.parent} does not exist, make it first")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name a file in it")
+    try:
+        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        try:
+            _prepare(path, connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise failures.translated(path, error) from error
+
+
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+    found = _version_of(path, connection)
+    if found == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise Unsupported(f"{path}: its file system cannot share memory between processes: use a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    if found != version():
+        _migrate(path, connection)
+
+
+def _version_of(path: Path, connection: sqlite3.Connection) -> int:
+    """0 for an empty file. Raises if the file is somebody else's, or from the future."""
+    [found] = connection.execute("PRAGMA user_version").fetchone()
+    [application] = connection.execute("PRAGMA application_id").fetchone()
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == APPLICATION:
+        if found > version():
+            raise Unsupported(
+                f"{path} was written by a newer Clew: it has schema {found}, this one knows up to {version()}; "
+                "upgrade Clew to use it"
+            )
+        if found > 0:
+            return int(found)
+        raise JournalCorrupt(f"{path} has lost its schema version: restore a copy")
+    if tables or found:
+        raise UsageError(f"{path} is the SQLite file of another program: name another file")
+    return 0
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    """From whatever version to this one in one transaction, unless another process was faster."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _version_of(path, connection)
+        scripts = [schema.load("sqlite")] if found == 0 else []
+        for script in (*scripts, *MIGRATIONS[max(found, 1) - 1 :]):
+            for statement in schema.statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {version()}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """Everything into the file itself, as far as nobody else still reads the old pages."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    connection.close()

@@ -1,0 +1,246 @@
+"""How writes reach the file: a lone run's at once, on the event loop; those of many together, through one thread."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from clew.errors import ClewError, StoreUnavailable
+from clew.stores.sqlite import failures
+from clew.stores.sqlite.desk import Desk
+
+T = TypeVar("T")
+
+# What a write does at the desk: its answer, and the runs it changed.
+Work = Callable[[Desk], tuple[T, list[str]]]
+
+GROUP = 256  # writes that share a transaction at most
+RETRY = 0.002  # seconds between two attempts to become the file's writer
+# What a write's own data can break: its neighbours in the group are not to suffer for it.
+OF_THE_JOB = (
+    ClewError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+TOGETHER = 0.0005  # writes of different runs that come this close, in seconds, come together
+
+
+class Job(Generic[T]):
+    """One write on its way through the thread. `plain`: it checks everything before it changes anything."""
+
+    __slots__ = ("changed", "error", "future", "plain", "result", "work")
+
+    def __init__(self, work: Work[T], future: "asyncio.Future[T]", plain: bool) -> None:
+        self.work = work
+        self.future = future
+        self.plain = plain
+        self.result: Any = None
+        self.changed: list[str] = []
+        self.error: Exception | None = None
+
+
+class Writer:
+    """The one place that opens and ends write transactions. `alone`: this process drives one run at most."""
+
+    def __init__(self, path: Path, desk: Desk, busy: float, told: Callable[[Iterable[str]], None]) -> None:
+        self._path = path
+        self._desk = desk
+        self._execute = desk.connection.execute
+        self._busy = busy
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._gate = threading.Lock()
+        self._jobs: deque[Job[Any]] = deque()
+        self._waiting = threading.Condition()
+        self._pending = 0
+        self._answered = asyncio.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._last_run: str | None = None
+        self._last_end = 0.0
+        self.alone = True
+
+    async def write(self, work: Work[T], run: str | None = None, *, plain: bool = False) -> T:
+        """The answer of a write that is durable. It is finished even if whoever waits for it is cancelled."""
+        if self._pending == 0 and self._is_lone(run) and self._gate.acquire(blocking=False):
+            try:
+                done = self._at_once(work)
+            finally:
+                self._gate.release()
+                self._last_run = run
+                self._last_end = time.monotonic()
+            if done is not None:
+                self._told(done[1])
+                return done[0]
+        return await self._hand_over(Job(work, self._loop.create_future(), plain))
+
+    def _is_lone(self, run: str | None) -> bool:
+        return self.alone and (run == self._last_run or time.monotonic() - self._last_end > TOGETHER)
+
+    def _at_once(self, work: Work[T]) -> tuple[T, list[str]] | None:
+        """Write here and now; None if another process is writing."""
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if failures.is_busy(error):
+                return None
+            raise failures.translated(self._path, error) from error
+        try:
+            done = work(self._desk)
+        except sqlite3.Error as error:
+            self._take_back()
+            raise failures.translated(self._path, error) from error
+        except BaseException:
+            self._take_back()
+            raise
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as error:
+            self._take_back()
+            raise failures.unknown(self._path, error) from error
+        return done
+
+    def _take_back(self) -> None:
+        self._desk.forget()
+        if self._desk.connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, job: Job[T]) -> "asyncio.Future[T]":
+        if self._closing:
+            raise StoreUnavailable(f"{self._path} is closed: open the store again")
+        self._pending += 1
+        with self._waiting:
+            self._jobs.append(job)
+            if self._thread is None or not self._thread.is_alive():
+                # A daemon: whoever ends the process without closing the store gives up what is not committed.
+                self._thread = threading.Thread(target=self._serve, name="clew-sqlite-writer", daemon=True)
+                self._thread.start()
+            self._waiting.notify()
+        return job.future
+
+    def _serve(self) -> None:
+        while jobs := self._next_group():
+            try:
+                with self._gate:
+                    self._write_group(jobs)
+            except BaseException:
+                self._fail(jobs, StoreUnavailable(f"{self._path}: the writer failed; nothing was written"))
+                raise
+            finally:
+                self._answer(jobs)
+
+    def _next_group(self) -> list[Job[Any]]:
+        with self._waiting:
+            while not self._jobs:
+                if self._closing:
+                    return []
+                self._waiting.wait()
+            return [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
+
+    def _write_group(self, jobs: list[Job[Any]]) -> None:
+        """All of them in one transaction, each taken or refused on its own."""
+        try:
+            self._begin()
+            for job in jobs:
+                self._do(job)
+        except sqlite3.Error as error:
+            self._take_back()
+            self._fail(jobs, failures.translated(self._path, error))
+            return
+        except BaseException:
+            self._take_back()
+            raise
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as error:
+            self._take_back()
+            self._fail(jobs, failures.unknown(self._path, error))
+
+    def _begin(self) -> None:
+        """Become the file's writer, or raise that it stays busy."""
+        deadline = time.monotonic() + self._busy
+        while True:
+            try:
+                self._execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if not failures.is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY)
+            else:
+                return
+
+    def _do(self, job: Job[Any]) -> None:
+        if job.plain:
+            try:
+                job.result, job.changed = job.work(self._desk)
+            except ClewError as error:
+                job.error = error
+            return
+        self._execute("SAVEPOINT job")
+        try:
+            job.result, job.changed = job.work(self._desk)
+        except OF_THE_JOB as error:
+            job.error = error
+            self._desk.forget()
+            self._execute("ROLLBACK TO job")
+        self._execute("RELEASE job")
+
+    def _fail(self, jobs: list[Job[Any]], error: ClewError) -> None:
+        """What was refused for a reason of its own stays refused for that."""
+        for job in jobs:
+            job.error = job.error or type(error)(*error.args)
+
+    def _answer(self, jobs: list[Job[Any]]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._resolve, jobs)
+
+    def _resolve(self, jobs: list[Job[Any]]) -> None:
+        self._pending -= len(jobs)
+        self._answered.set()
+        self._last_end = time.monotonic()
+        for job in jobs:
+            if job.error is None:
+                self._told(job.changed)
+            if job.future.done():
+                continue  # whoever waited was cancelled; the write stands
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(job.error)
+
+    # --- others -------------------------------------------------------------------------------------------------------
+
+    def data_version(self) -> int | None:
+        """A number that changes when another connection commits; None while this one is writing."""
+        if not self._gate.acquire(blocking=False):
+            return None
+        try:
+            [version] = self._execute("PRAGMA data_version").fetchone()
+            return int(version)
+        except sqlite3.Error as error:
+            raise failures.translated(self._path, error) from error
+        finally:
+            self._gate.release()
+
+    async def close(self) -> None:
+        """After everything that was handed over is written."""
+        with self._waiting:
+            self._closing = True
+            self._waiting.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        while self._pending:
+            self._answered.clear()
+            await self._answered.wait()
