@@ -159,7 +159,7 @@ def _print(machine: dict[str, Any], found: Found) -> None:
     print(f"Python {machine['python']}, SQLite {machine['sqlite']}, {machine['cores']} cores; {calm}")
     for figure, (median, smallest, largest) in zip(*_figures(found), strict=True):
         verdict = {True: "reached", False: "NOT REACHED", None: ""}[figure.reached(median)]
-        spread = f"[{smallest:,.{figure.places}f}–{largest:,.{figure.places}f}]"
+        spread = f"[{smallest:,.{figure.places}f}..{largest:,.{figure.places}f}]"
         print(f"{figure.name:38}{figure.target:>16}{figure.shown(median):>18}  {spread:22}{verdict}".rstrip())
 
 

@@ -4,6 +4,7 @@ The script is a function of the conversation: the first user message says how mu
 where we are. So the model is O(1) a call, needs no state of its own, and goes on in another process after a crash.
 """
 
+import functools
 import os
 import time
 from dataclasses import dataclass, field
@@ -13,17 +14,18 @@ TOOL = "lookup"
 FINAL = "All pages were read. The archive is consistent and nothing needs attention."
 CRASHED = 42  # the exit code of a process that was told to crash
 
-_WORDS = (
+_TALE = (
     "order invoice customer late shipped refund blue crate harbour signed draft notice "
     "seven amber ledger copper returned weight approx north gate verified pending"
-).split()
+)
 
 
 def _archive(size: int = 65536) -> str:
+    tale = _TALE.split()
     number, words, length = 12345, [], 0
     while length < size:
         number = (1103515245 * number + 12345) & 0x7FFFFFFF
-        words.append(_WORDS[(number >> 8) % len(_WORDS)] + (str(number % 9973) if number & 64 else ""))
+        words.append(tale[(number >> 8) % len(tale)] + (str(number % 9973) if number & 64 else ""))
         length += len(words[-1]) + 1
     return " ".join(words)
 
@@ -43,6 +45,7 @@ class Spec:
         return f"W n={self.n} k={self.k} size={self.size} : read the archive and report."
 
     @staticmethod
+    @functools.cache  # what is measured is what a run costs, not this
     def parse(prompt: str) -> "Spec":
         given = dict(word.split("=") for word in prompt.split(" : ")[0].split()[1:])
         return Spec(int(given["n"]), int(given["k"]), int(given["size"]))
@@ -50,7 +53,7 @@ class Spec:
 
 @dataclass
 class Probe:
-    """What a measurement wants of the model: when it was asked, a crash at one step, or to stop right after recovery."""
+    """What a measurement wants of the model: when it was asked, a crash at one step, to stop right after recovery."""
 
     ticking: bool = False
     ticks: list[tuple[int, int]] = field(default_factory=list)  # (step, CPU nanoseconds of the process)

@@ -46,9 +46,10 @@ class Peer:
             text, calls = decided
             asked = [{"id": call, "name": TOOL, "arguments": args} for call, args in calls]
             self._append(run, messages, {"role": "assistant", "content": text, "tool_calls": asked})
-            for last, args in calls:
+            for call, args in calls:
                 found = lookup(args["page"], args["limit"])
-                self._append(run, messages, {"role": "tool", "tool_call_id": last, "content": found})
+                self._append(run, messages, {"role": "tool", "tool_call_id": call, "content": found})
+            last = calls[-1][0]
         self._append(run, messages, {"role": "assistant", "content": FINAL})
         return len(messages)
 

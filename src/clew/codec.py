@@ -48,8 +48,14 @@ LETTERS: frozenset[str] = frozenset(member.kind for member in get_args(AnyLetter
 
 
 def encode(entry: Entry) -> bytes:
-    """The bytes of an entry, under the current version of its kind: one that is not said is 1."""
-    return _encode(entry if entry.v == entry.VERSION else replace(entry, v=entry.VERSION))
+    """The bytes of an entry. Its version is written where it is not 1, whether or not its maker thought of it."""
+    version = written_version(entry)
+    return _encode(entry if entry.v == version else replace(entry, v=version))
+
+
+def written_version(entry: Entry) -> int:
+    """What `v` says in the bytes of an entry; a run's format is the highest of its journal."""
+    return max(entry.v, entry.VERSION)
 
 
 def decode(data: bytes) -> Entry:

@@ -9,7 +9,7 @@ from clew import Agent, Runtime
 from clew.app import Run
 from clew.core.entries import Entry
 from clew.core.messages import Message, ToolCall, ToolResult
-from clew.ports import Batch, Fragment, ModelReply, ModelRequest, Receipt, Started
+from clew.ports import Batch, Fragment, ModelReply, ModelRequest, Receipt, RunInfo, Started
 from clew.stores.memory import MemoryStore
 from clew.testing import ScriptedModel, VirtualClock
 
@@ -265,6 +265,20 @@ async def seen(run: Run[Any], *wanted: str, after: int = 0) -> list[Entry]:
             if not left:
                 return found
     raise AssertionError(f"the run ended without {left}: {kinds(found)}")
+
+
+async def becomes(runtime: Runtime, run: str, told: Callable[[RunInfo], bool]) -> RunInfo:
+    """The row of a run, once it says this."""
+    changed = asyncio.Event()
+    end = runtime.store.listen(lambda _run: changed.set())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not told(info := await runtime.store.info(run)):
+                await changed.wait()
+                changed.clear()
+            return info
+    finally:
+        end()
 
 
 def check_transcript(messages: Sequence[Message]) -> None:

@@ -188,8 +188,9 @@ def _check_options(options: ToolOptions, tool: str) -> None:
         )
 
 
-def _exceptions(retry_on: Any, tool: str) -> tuple[type[BaseException], ...]:
-    given: tuple[object, ...] = tuple(retry_on) if isinstance(retry_on, list | tuple) else (retry_on,)
+def _exceptions(retry_on: object, tool: str) -> tuple[type[BaseException], ...]:
+    several = isinstance(retry_on, list | tuple)
+    given = tuple(cast("Sequence[object]", retry_on if several else (retry_on,)))
     for one in given:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
             raise UsageError(f"tool {tool!r}: retry_on names exception classes, not {one!r}")

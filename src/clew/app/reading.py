@@ -121,12 +121,10 @@ class Reading(Later):
                 left = LOOK_AGAIN if deadline is None else deadline - asyncio.get_running_loop().time()
                 if _settled(info, until) or left <= 0:
                     return await self._result(info.run_id, agent, info.reasons)
-                async with asyncio.timeout(min(left, LOOK_AGAIN)):
-                    state = await future
+                heard, _ = await asyncio.wait([future], timeout=min(left, LOOK_AGAIN))
+                state = future.result() if heard else None
                 if state is not None and state.finished is not None:
                     return await self._result(run_id, agent, (), state)
-            except TimeoutError:
-                continue
             finally:
                 self._feed.forget(run_id, future)
 

@@ -38,11 +38,10 @@ FORMAT = 1  # the highest version of any kind below; a run row keeps that of its
 
 
 class Envelope(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="kind", rename=wire_name):
-    """What every entry carries; `batch` is the first seq of its commit; `v` and `attempt` are 1 where they are not said.
+    """What every entry carries; `batch` is the first seq of its commit. `v` and `attempt` are 1 where nothing is said.
 
-    `VERSION` is that of the kind today; a kind that raises it brings an upcaster from the one before.
-
-    The garbage collector need not look at entries: what is made of JSON holds no cycle.
+    `VERSION` is that of the kind today: raising it, which raises FORMAT, needs an upcaster from the one before. The
+    collector of cycles need not look at entries: what is made of JSON holds none.
     """
 
     VERSION: ClassVar[int] = 1

@@ -221,13 +221,10 @@ def message_id(run: str, seq: int, part: int | None = None) -> str:
 
 
 def identified(run: str, seq: int, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Messages of one entry under their ids for ever: `run:seq`, or `run:seq.part` if the entry holds several."""
+    """Messages from outside, under their ids for ever: `run:seq`, or `run:seq.part` if the entry holds several."""
     if len(messages) == 1:
-        return (msgspec.structs.replace(messages[0], id=message_id(run, seq)),)
-    return tuple(
-        msgspec.structs.replace(message, id=message_id(run, seq, place))
-        for place, message in enumerate(messages, start=1)
-    )
+        return (Message(messages[0].role, messages[0].parts, message_id(run, seq)),)
+    return tuple([Message(m.role, m.parts, message_id(run, seq, place)) for place, m in enumerate(messages, start=1)])
 
 
 def _parts(parts: Sequence[object]) -> tuple[Part, ...]:

@@ -62,15 +62,15 @@ def _paused(state: State) -> tuple[Effect, ...] | None:
 
 def _ending(state: State) -> tuple[Effect, ...] | None:
     """A fatal error or a block: what runs may end, what has not started will not."""
-    if state.fatal is None and state.blocked is None:
+    if state.fatal is not None:
+        outcome: Outcome = Failed("fatal", state.fatal.message)
+    elif state.blocked is not None:
+        outcome = Blocked(state.blocked.reason or state.blocked.rule)
+    else:
         return None
     if state.open_calls:
         return tuple([_close(call, "not_run", NOT_RUN_ENDING) for call in state.open_calls])
-    if state.fatal is not None:
-        return (_finish(state, Failed("fatal", state.fatal.message)),)
-    if state.blocked is not None:
-        return (_finish(state, Blocked(state.blocked.reason or state.blocked.rule)),)
-    return None
+    return (_finish(state, outcome),)
 
 
 def _calls(state: State) -> tuple[Effect, ...] | None:

@@ -1,6 +1,6 @@
 """What an agent declared, as data: written once per version, its digest is the agent's fingerprint."""
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -93,8 +93,11 @@ def changes(old: AgentSpec, new: AgentSpec) -> tuple[str, ...]:
 
 
 def money(value: object) -> Decimal | None:
-    """A price as a finite decimal, or None: a provider that reports NaN has reported nothing."""
+    """A price as a finite decimal, or None: a provider that reports NaN, or no number, has reported nothing."""
     if value is None:
         return None
-    amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    try:
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    except InvalidOperation:
+        return None
     return amount if amount.is_finite() else None

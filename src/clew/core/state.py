@@ -273,6 +273,7 @@ def rebase(base: State, fresh: State) -> State:
     inside = any(call.answer is None for call in calls)
     based = replace(
         fresh,
+        known=Known(specs=fresh.known.specs),  # a long chain must not be kept, each state by the next
         transcript=base.transcript,
         base_length=len(base.transcript),
         compacted=base.compacted,

@@ -9,6 +9,7 @@ StepId = NewType("StepId", str)
 MAX_RUN_ID = 128
 FIRST_BACKOFF = 500_000  # microseconds
 LONGEST_BACKOFF = 60_000_000
+LONGEST_RETRY_AFTER = 30 * 86_400  # seconds; what a provider asks for beyond it is a mistake
 
 
 def model_step(turn: int, continuation: int = 1) -> str:
@@ -47,8 +48,8 @@ def backoff(run: str, step: str, attempt: int, retry_after: float | None = None)
 
     A pure function must not roll dice; the hash spreads the runs of a fleet as well as dice would.
     """
-    if retry_after is not None:
-        return int(retry_after * 1_000_000)
+    if retry_after is not None and retry_after >= 0:
+        return int(min(retry_after, LONGEST_RETRY_AFTER) * 1_000_000)
     base = min(FIRST_BACKOFF << (attempt - 1), LONGEST_BACKOFF)
     spread = hashlib.sha256(f"{run}:{step}:{attempt}".encode()).digest()[0]
     return base // 2 + base * spread // 512

@@ -6,7 +6,6 @@ mapping of the user's that would otherwise be taken for one of these.
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import math
@@ -173,5 +172,5 @@ def _number(name: str) -> float | int:
 def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise JournalCorrupt(f"a stored value holds bytes that are not base64: {error}") from error

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
+from time import monotonic_ns
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from clew.runtime.feed import Saying
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import described, redacted
 from clew.runtime.station import Station
-from clew.runtime.user_code import Raised, attempt, call
+from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.values import Aside
 
 CHARACTERS_PER_TOKEN = 4
@@ -39,15 +40,15 @@ class Asking:
         self.validated: dict[str, dict[str, Any]] = {}
 
     async def perform(self, flight: Flight, effect: CallModel, state: State) -> Done:
-        store, feed = self._station.store, self._station.feed
-        begun = store.now()
+        feed = self._station.feed
+        begun = monotonic_ns()
         saying = feed.begin(state.run, effect.step, state.epoch, effect.attempt, state.seq)
         outcome = await attempt(self._ask(state, effect, saying))
         if isinstance(outcome, Raised):
             entry = self._raised(flight, state, effect, outcome.error, saying)
             return Done(() if entry is None else (entry,))
         reply, first = outcome.value
-        return Done((self._replied(state, effect, reply, store.now() - begun, first),))
+        return Done((self._replied(state, effect, reply, _since(begun), first),))
 
     async def _ask(self, state: State, effect: CallModel, saying: Saying) -> tuple[ModelReply, int | None]:
         assert state.started is not None
@@ -78,8 +79,8 @@ class Asking:
         self, pieces: AsyncIterator[Fragment | ModelReply], run: str, saying: Saying
     ) -> tuple[ModelReply, int | None]:
         """The reply, and when its first fragment came."""
-        store, feed = self._station.store, self._station.feed
-        begun = store.now()
+        feed = self._station.feed
+        begun = monotonic_ns()
         reply: ModelReply | None = None
         first: int | None = None
         try:
@@ -88,7 +89,7 @@ class Asking:
                     reply = piece
                     break
                 if first is None:
-                    first = store.now() - begun
+                    first = _since(begun)
                 feed.say(run, saying, piece)
         finally:
             close = getattr(pieces, "aclose", None)
@@ -149,17 +150,16 @@ class Asking:
 
     def _own_call(self, step: str, part: ToolCall) -> ToolCall:
         text = clean_text(part.args_text)
-        tool = self._agent.tool(part.tool)
-        invalid: str | None = None
-        try:
-            args = parse_arguments(text)
-            if tool is not None:
-                self.validated[step] = tool.validate(args)
-        except RecursionError:
-            invalid = "invalid arguments: they nest too deeply"
-        except (ValueError, UsageError) as error:
-            invalid = f"invalid arguments: {redacted(str(error))}"
+        outcome = attempt_sync(self._validate, step, part.tool, text)
+        invalid = complaint(outcome.error) if isinstance(outcome, Raised) else None
         return ToolCall(step, clean_text(part.provider_id), clean_text(part.tool), text, invalid=invalid)
+
+    def _validate(self, step: str, tool_name: str, text: str) -> None:
+        """Keeps the arguments for the body: validators are user code, and need not run twice."""
+        args = parse_arguments(text)
+        tool = self._agent.tool(tool_name)
+        if tool is not None:
+            self.validated[step] = tool.validate(args)
 
     def _raised(
         self, flight: Flight, state: State, effect: CallModel, error: BaseException, saying: Saying
@@ -192,6 +192,19 @@ class Asking:
             cost=cost,
             model="" if self._model is None else self._model.name,
         )
+
+
+def complaint(error: BaseException) -> str:
+    """What the model is told about arguments that cannot be used."""
+    if isinstance(error, RecursionError):
+        return "invalid arguments: they nest too deeply"
+    known = isinstance(error, ValueError | UsageError)
+    return f"invalid arguments: {redacted(str(error)) if known else described(error)}"
+
+
+def _since(begun: int) -> int:
+    """Microseconds."""
+    return (monotonic_ns() - begun) // 1000
 
 
 def _cut_off(effect: CallModel, saying: Saying) -> e.Entry | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from clew.agent import Tool, ToolOutput
@@ -12,11 +13,12 @@ from clew.core.spec import ToolSpec
 from clew.core.state import Call, State
 from clew.core.steps import backoff
 from clew.core.values import Digest, unpack
-from clew.errors import Fatal, ToolError, UsageError
+from clew.errors import Fatal, ToolError
+from clew.runtime.asking import complaint
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import described, redacted
 from clew.runtime.station import Station
-from clew.runtime.user_code import Raised, attempt
+from clew.runtime.user_code import Raised, Returned, attempt, attempt_sync
 from clew.runtime.values import TooLarge, stored
 
 
@@ -40,13 +42,13 @@ class Body:
         declared = self._state.tool_of(self._call)
         if tool is None or declared is None:
             return self._failed("missing_tool", f"the tool {self._call.tool!r} is not there any more", source="invalid")
-        try:
-            kwargs = tool.validate(unpack(arguments(self._call))) if ready is None else ready
-        except (ValueError, UsageError) as error:
-            return self._failed("invalid_arguments", f"invalid arguments: {redacted(str(error))}", source="invalid")
-        begun = self._station.store.now()
+        checked = Returned(ready) if ready is not None else attempt_sync(tool.validate, unpack(arguments(self._call)))
+        if isinstance(checked, Raised):
+            return self._failed("invalid_arguments", complaint(checked.error), source="invalid")
+        kwargs = checked.value
+        begun = monotonic_ns()
         outcome = await attempt(self._run(tool, declared, context, kwargs))
-        took = self._station.store.now() - begun
+        took = (monotonic_ns() - begun) // 1000
         if isinstance(outcome, Raised):
             return self._raised(tool, declared, outcome.error, took)
         return self._returned(tool, outcome.value, took)
@@ -66,24 +68,24 @@ class Body:
 
     def _returned(self, tool: Tool[Any, Any, Any], value: object, took: int) -> Done:
         output = value if isinstance(value, ToolOutput) else None
-        try:
-            content = self._content(tool.dump(value if output is None else output.content))
-            artifacts = () if output is None else tuple(self._content(tool.dump(item)) for item in output.artifacts)
-            metadata: dict[str, Any] = {} if output is None else stored(dict(output.metadata), self._blobs)
-        except (UsageError, ValueError) as error:
-            told = f"the tool ran, but what it returned cannot be stored: {redacted(str(error))}"
+        made = attempt_sync(self._fact, tool, value if output is None else output.content, output, took)
+        if isinstance(made, Raised):
+            told = f"the tool ran, but what it returned cannot be stored: {described(made.error)}"
             return self._failed("unstorable", told, took=took)
-        entry = e.ToolReturned(
+        return Done((made.value,), self._blobs)
+
+    def _fact(self, tool: Tool[Any, Any, Any], content: object, more: ToolOutput | None, took: int) -> e.ToolReturned:
+        """The result in journal form. Serialisers are user code, and may raise anything."""
+        return e.ToolReturned(
             step=self._effect.step,
             attempt=self._effect.attempt,
             call=self._effect.step,
-            content=content,
-            artifacts=artifacts,
-            metadata=metadata,
-            end=output is not None and output.end,
+            content=self._content(tool.dump(content)),
+            artifacts=() if more is None else tuple(self._content(tool.dump(item)) for item in more.artifacts),
+            metadata={} if more is None else stored(dict(more.metadata), self._blobs),
+            end=more is not None and more.end,
             duration=took,
         )
-        return Done((entry,), self._blobs)
 
     def _content(self, value: object) -> object:
         try:

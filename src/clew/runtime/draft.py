@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from clew.core import entries as e
 from clew.core.entries import Entry
@@ -19,7 +19,9 @@ from clew.core.letters import (
 )
 from clew.core.outcomes import parse_outcome
 from clew.core.state import State, apply
+from clew.core.values import unpack
 from clew.ports import Batch, HeadMove, Projection, Status
+from clew.runtime.values import stored
 
 if TYPE_CHECKING:
     from clew.core.values import Digest
@@ -50,6 +52,8 @@ class Draft:
         """Letters become entries, in their order."""
         for letter in letters:
             self.taken.append(letter.inbox)
+            if isinstance(letter, LateResultLetter):
+                letter = replace(letter, value=stored(unpack(letter.value), self.blobs))
             self.add(entry_of(letter))
 
     def batch(self, inbox_seen: int, projection: Projection | None, *, release: bool) -> Batch:

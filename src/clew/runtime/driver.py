@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,7 +20,8 @@ from clew.runtime.draft import Draft, projected
 from clew.runtime.flight import Done, Flight
 from clew.runtime.hands import Hands
 from clew.runtime.station import Lease, Station
-from clew.runtime.user_code import Raised, attempt
+from clew.runtime.values import referred
+from clew.runtime.waiting import happened
 
 log = logging.getLogger("clew.driver")
 
@@ -262,21 +264,25 @@ class Driver:
         self.interrupt()
         while self._flights:
             await self._land()
-        for entry in [entry for done in self._gathered for entry in done.entries]:
-            if not isinstance(entry, e.ToolReturned | e.ToolFailed) or entry.source != "ran":
-                continue
-            late = LateResultLetter(
-                call=entry.call,
-                from_epoch=self._lease.epoch,
-                value=entry.content if isinstance(entry, e.ToolReturned) else None,
-                error=f"{entry.class_}: {entry.message}" if isinstance(entry, e.ToolFailed) else None,
-                by=self._station.worker,
-            )
-            outcome = await attempt(self._station.store.post(self.state.run, late))
-            if isinstance(outcome, Raised):
-                if not isinstance(outcome.error, RunEnded | NotFound | StoreUnavailable):
-                    raise outcome.error
-                log.warning("run %s: a late result of %s found no taker: %s", self.state.run, entry.call, outcome.error)
+        for done in self._gathered:
+            for entry in done.entries:
+                if isinstance(entry, e.ToolReturned | e.ToolFailed) and entry.source == "ran":
+                    await self._post_late(entry, done.blobs)
+
+    async def _post_late(self, entry: e.ToolReturned | e.ToolFailed, blobs: dict[Digest, bytes]) -> None:
+        returned = entry.content if isinstance(entry, e.ToolReturned) else None
+        aside = referred(returned)
+        late = LateResultLetter(
+            call=entry.call,
+            from_epoch=self._lease.epoch,
+            value=returned if aside is None else msgspec.json.decode(blobs[aside]),
+            error=f"{entry.class_}: {entry.message}" if isinstance(entry, e.ToolFailed) else None,
+            by=self._station.worker,
+        )
+        try:
+            await self._station.store.post(self.state.run, late)
+        except (RunEnded, NotFound, StoreUnavailable) as error:
+            log.warning("run %s: a late result of %s found no taker: %s", self.state.run, entry.call, error)
 
     # --- performing and waiting
 
@@ -298,14 +304,17 @@ class Driver:
                 continue
             if effect.not_before is not None and effect.not_before > now:
                 continue
-            if not await self._lease.good():
+            if not (self._lease.fresh or await self._lease.good()):
                 raise StaleWriter(f"run {self.state.run!r}: its lease could not be renewed, nothing more is started")
-            flight = Flight(effect)
+            flight = Flight(effect, self._woken)
             self._flights[effect.step] = flight
-            flight.task = self._station.spawn(
-                self._hands.perform(flight, self.state), f"{self.state.run}:{effect.step}"
-            )
-            flight.task.add_done_callback(lambda _task: self._woken.set())
+            flight.task = self._station.spawn(self._perform(self._hands, flight, self.state), effect.step)
+
+    async def _perform(self, hands: Hands, flight: Flight, state: State) -> Done:
+        try:
+            return await hands.perform(flight, state)
+        finally:
+            self._woken.set()
 
     async def _wait(self, effects: tuple[Effect, ...]) -> None:
         """Until something ended, mail came, the next effect is due, or the grace of an interrupted one is over."""
@@ -322,16 +331,16 @@ class Driver:
         loop = asyncio.get_running_loop()
         if self._interrupting:
             seconds = min(self._grace, self._grace if seconds is None else seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
+        if seconds is None:
+            await self._woken.wait()
+        else:
+            await happened(self._woken, seconds)
         self._woken.clear()
         for flight in list(self._flights.values()):
             assert flight.task is not None
             if flight.task.done():
-                self._gathered.append(self._kept(flight.task.result()))
+                # One that was interrupted before its first step has nothing to say.
+                self._gathered.append(Done() if flight.task.cancelled() else self._kept(flight.task.result()))
             elif flight.overdue(loop.time(), self._grace):
                 log.warning("run %s: %s did not stop when asked and is left behind", self.state.run, flight.step)
             else:

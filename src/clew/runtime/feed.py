@@ -5,6 +5,7 @@ A watcher pulls at its own pace from what stands here, so a slow, broken or abse
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import zip_longest
 
 from clew.core import entries as e
 from clew.core.deltas import Delta, ProgressDelta, ResetDelta, TextDelta, ThinkingDelta, ToolArgsDelta
@@ -67,7 +68,7 @@ class Watcher:
 def _joined(saying: Saying, pieces: list[Fragment | ProgressDelta], offsets: dict[int, int]) -> Iterator[Delta]:
     """Neighbouring fragments of one part as one delta: a late or slow watcher gets larger pieces, not more of them."""
     texts: list[str] = []
-    for here, after in zip(pieces, [*pieces[1:], None], strict=True):
+    for here, after in zip_longest(pieces, pieces[1:]):
         if isinstance(here, ProgressDelta):
             yield here
             continue

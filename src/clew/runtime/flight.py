@@ -20,10 +20,11 @@ class Done(Struct, frozen=True):
 
 
 class Flight:
-    __slots__ = ("asked_at", "effect", "interrupted", "task")
+    __slots__ = ("_landed", "asked_at", "effect", "interrupted", "task")
 
-    def __init__(self, effect: CallModel | CallTool) -> None:
+    def __init__(self, effect: CallModel | CallTool, landed: "asyncio.Event") -> None:
         self.effect = effect
+        self._landed = landed
         self.interrupted = False
         self.asked_at = 0.0
         self.task: asyncio.Task[Done] | None = None
@@ -37,6 +38,8 @@ class Flight:
         if not self.interrupted and self.task is not None:
             self.interrupted = True
             self.asked_at = self.task.get_loop().time()
+            # One that is cancelled before its first step runs nothing, not even its finally.
+            self.task.add_done_callback(lambda _task: self._landed.set())
             self.task.cancel()
 
     def overdue(self, now: float, grace: float) -> bool:

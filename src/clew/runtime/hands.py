@@ -11,13 +11,14 @@ from clew.core.outcomes import Completed, Failed
 from clew.core.rules import arguments, finished
 from clew.core.state import Call, State
 from clew.core.steps import idempotency_key
-from clew.core.values import Digest, pack, unpack
+from clew.core.values import Digest, Value, pack, unpack
 from clew.errors import UsageError
 from clew.runtime.asking import Asking
 from clew.runtime.bodies import Body
 from clew.runtime.flight import Done, Flight
-from clew.runtime.redact import redacted
+from clew.runtime.redact import described, redacted
 from clew.runtime.station import Station
+from clew.runtime.user_code import Raised, attempt_sync
 from clew.runtime.values import stored
 
 if TYPE_CHECKING:
@@ -89,12 +90,14 @@ class Hands:
 
     def check_output(self, effect: CheckOutput, state: State, blobs: dict[Digest, bytes]) -> Entry:
         """The end of the run with a typed output, or what the model is told about its answer."""
-        try:
-            value = self._agent.dump_output(self._agent.parse_output(effect.text))
-            output = e.Output(text=effect.text, value=stored(value, blobs))
-        except (ValueError, UsageError) as error:
-            told = redacted(str(error))
+        parsed = attempt_sync(self._parsed, effect.text, blobs)
+        if isinstance(parsed, Raised):
+            known = isinstance(parsed.error, ValueError | UsageError)
+            told = redacted(str(parsed.error)) if known else described(parsed.error)
             if state.rejections < self._agent.spec.output_retries:
                 return e.OutputRejected(step=effect.step, message=told)
             return finished(state, Failed("output_invalid", told), e.Output(text=effect.text))
-        return finished(state, Completed(), output)
+        return finished(state, Completed(), e.Output(text=effect.text, value=parsed.value))
+
+    def _parsed(self, text: str, blobs: "dict[Digest, bytes]") -> Value:
+        return stored(self._agent.dump_output(self._agent.parse_output(text)), blobs)

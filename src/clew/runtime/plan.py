@@ -25,6 +25,19 @@ _LONGEST_THREAD = 256
 _SHOWN = 40
 
 
+# What an agent may declare today and a later release will do; until then it is refused rather than ignored.
+LATER_FEATURES = (
+    "middleware",
+    "policy",
+    "handoffs",
+    "skills",
+    "context",
+    "on_tool_error",
+    "require_by",
+    "record_requests",
+)
+
+
 class StartPlan(Struct, frozen=True, kw_only=True):
     """A start as it was asked for, checked and in journal form."""
 
@@ -138,8 +151,9 @@ def check_agent(agent: object) -> None:
     """Refuse what is no agent, and what this release cannot run, before anything is stored."""
     if not isinstance(agent, Agent):
         raise UsageError(f"{agent!r} is not an Agent: define one with Agent(name, model=…)")
-    for feature in ("middleware", "policy", "handoffs", "skills"):
-        if getattr(cast("Any", agent), feature):
+    declared = cast("Agent[Any, Any]", agent).declared
+    for feature in LATER_FEATURES:
+        if getattr(declared, feature) not in ((), None, False, "tell"):
             raise UsageError(f"agent {agent.name!r} has {feature}, which this release cannot run yet: leave it out")
 
 

@@ -26,6 +26,11 @@ class Lease(Protocol):
 
     @property
     def epoch(self) -> int: ...
+    @property
+    def fresh(self) -> bool:
+        """Whether that is so without asking the store."""
+        ...
+
     async def good(self) -> bool:
         """Whether a step may start: less than two thirds have passed since the store last confirmed it."""
         ...

@@ -30,6 +30,22 @@ async def attempt(work: Awaitable[T]) -> Returned[T] | Raised:
         return Raised(error)
 
 
+def attempt_sync(function: Callable[..., T], /, *args: object, **kwargs: object) -> Returned[T] | Raised:
+    """Call user code that cannot wait: a validator, a plain function in its thread."""
+
+    async def body() -> T:
+        return function(*args, **kwargs)
+
+    # A coroutine that never awaits runs to its end in one step, so that `attempt` stays the only broad except.
+    stepping = attempt(body())
+    try:
+        stepping.send(None)
+    except StopIteration as stop:
+        outcome: Returned[T] | Raised = stop.value
+        return outcome
+    raise AssertionError("a function that cannot wait has waited")
+
+
 async def call(function: Callable[..., T | Awaitable[T]], /, *args: object, **kwargs: object) -> T:
     """Call a plain or async function of the user's on the event loop."""
     result = function(*args, **kwargs)
@@ -91,17 +107,7 @@ class Threads:
 def _outcome(
     context: contextvars.Context, function: Callable[..., T], kwargs: dict[str, object]
 ) -> Returned[T] | Raised:
-    async def body() -> T:
-        return function(**kwargs)
-
-    # A coroutine that never awaits runs to its end in one step, so that `attempt` stays the only broad except.
-    stepping = attempt(body())
-    try:
-        context.run(stepping.send, None)
-    except StopIteration as stop:
-        outcome: Returned[T] | Raised = stop.value
-        return outcome
-    raise AssertionError("a sync body cannot wait")
+    return context.run(attempt_sync, function, **kwargs)
 
 
 def _deliver(done: "asyncio.Future[T]", outcome: Returned[T] | Raised) -> None:

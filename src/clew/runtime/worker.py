@@ -20,6 +20,7 @@ from clew.runtime.driver import Attach, Driver
 from clew.runtime.hands import Hands
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, call
+from clew.runtime.waiting import happened
 
 log = logging.getLogger("clew.worker")
 
@@ -45,13 +46,13 @@ class Hold:
         return self.claim.epoch
 
     async def good(self) -> bool:
-        station = self._worker.station
-        if self._fresh(station):
-            return True
-        await asyncio.to_thread(self._worker.renew)
-        return self._fresh(station)
+        if not self.fresh:
+            await asyncio.to_thread(self._worker.renew)
+        return self.fresh
 
-    def _fresh(self, station: Station) -> bool:
+    @property
+    def fresh(self) -> bool:
+        station = self._worker.station
         return not self.lost and station.clock.boottime() - self.confirmed < station.lease * 2 // 3
 
     async def retake(self) -> None:
@@ -195,11 +196,7 @@ class Worker:
         if due is not None:
             seconds = min(seconds, max(due - self.station.store.now(), 0) / 1_000_000)
         await asyncio.sleep(LOOK_APART)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._look.wait()
-        except TimeoutError:
-            pass
+        await happened(self._look, seconds)
         self._look.clear()
 
     # --- one activation
@@ -330,10 +327,5 @@ class Worker:
 
 
 async def _all_done(holds: list[Hold], seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            for hold in holds:
-                await hold.done.wait()
-    except TimeoutError:
-        return False
-    return True
+    until = asyncio.get_running_loop().time() + seconds
+    return all([await happened(hold.done, until - asyncio.get_running_loop().time()) for hold in holds])

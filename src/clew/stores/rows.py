@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
+from clew.codec import written_version
 from clew.core.entries import (
     BaseAt,
     BaseFixed,
@@ -21,6 +23,22 @@ from clew.core.tickets import Ticket
 from clew.ports import Batch, NewRun, Projection, RunInfo, Status
 from clew.stores.claims import Lease
 
+
+class _Stamp(msgspec.Struct):
+    at: int = 0
+
+
+_stamp = msgspec.json.Decoder(_Stamp).decode
+
+
+def time_of(body: bytes) -> int:
+    """When a stored entry happened. What else is wrong with it is for whoever reads the run."""
+    try:
+        return _stamp(body).at
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
+
+
 LABEL = 80  # characters of a run's input that are shown in lists
 
 Closing = Literal["decided", "expired", "superseded", "withdrawn", "cancelled", "run_ended"]
@@ -35,7 +53,7 @@ def is_plain(batch: Batch, format_: int) -> bool:
         return False
     if batch.taken or batch.posts or batch.starts or batch.heads or batch.blobs:
         return False
-    return all(type(entry) not in _FOLLOWED and entry.v <= format_ for entry in batch.entries)
+    return all(type(entry) not in _FOLLOWED and written_version(entry) <= format_ for entry in batch.entries)
 
 
 # --- a run's row ------------------------------------------------------------------------------------------------------
@@ -61,7 +79,7 @@ def first_row(new: NewRun) -> RunInfo:
         updated_at=new.entries[-1].at,
         budget=first.budget,
         seq=len(new.entries),
-        format=max(entry.v for entry in new.entries),
+        format=max(written_version(entry) for entry in new.entries),
         metadata=first.metadata,
     )
 
@@ -97,7 +115,7 @@ def next_row(row: RunInfo, batch: Batch, now: int) -> RunInfo:
         row = _projected(row, batch.projection, at)
     for entry in batch.entries:
         match entry:
-            case BaseFixed(run=base, seq=seq) if base:
+            case BaseFixed(run=base, base_seq=seq) if base:
                 row = replace(row, base=BaseAt(base, seq))
             case RunFinished():
                 row = _finished(row, entry, batch.projection)
@@ -152,7 +170,7 @@ def next_lease(lease: Lease, row: RunInfo, batch: Batch) -> Lease:
 
 
 def _format(lease: Lease, batch: Batch) -> int:
-    return max(lease.format, *(entry.v for entry in batch.entries)) if batch.entries else lease.format
+    return max(lease.format, *(written_version(entry) for entry in batch.entries)) if batch.entries else lease.format
 
 
 # --- tickets ----------------------------------------------------------------------------------------------------------

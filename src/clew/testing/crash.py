@@ -66,7 +66,7 @@ class World:
     def __init__(self, store: Store, clock: VirtualClock) -> None:
         self.store = store
         self.clock = clock
-        self.performed: Counter[str] = Counter()
+        self.performed: Counter[tuple[str, int]] = Counter()
         self.repeated: list[str] = []
 
     async def settled_steps(self) -> set[str]:
@@ -142,8 +142,9 @@ class Life:
     def hands(self, performing: Callable[[Hands, Flight, State], Any]) -> Callable[[Hands, Flight, State], Any]:
         async def perform(hands: Hands, flight: Flight, state: State) -> Done:
             self.check()
-            if flight.step in self.settled and not (isinstance(flight.effect, CallTool) and flight.effect.attempt > 1):
+            if self._again(flight, state):
                 self.world.repeated.append(f"{flight.step} at {self.point}")
+            self.world.performed[flight.step, flight.effect.attempt] += 1
             done: Done = await performing(hands, flight, state)
             self.effects += 1
             if self.reached("effect", self.effects):
@@ -151,6 +152,17 @@ class Life:
             return done
 
         return perform
+
+    def _again(self, flight: Flight, state: State) -> bool:
+        """Whether this was performed before and must not be: its outcome is known, or it may happen only once."""
+        if not isinstance(flight.effect, CallTool):
+            return flight.step in self.settled
+        call = next((call for call in state.calls if call.id == flight.step), None)
+        tool = None if call is None else state.tool_of(call)
+        before = self.world.performed[flight.step, flight.effect.attempt]
+        return (flight.step in self.settled and flight.effect.attempt == 1) or (
+            before > 0 and tool is not None and tool.effect == "once"
+        )
 
 
 async def crash_points(

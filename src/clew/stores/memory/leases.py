@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from clew.core.entries import FORMAT, Owner
 from clew.ports import Claim
-from clew.stores import admission, claims
+from clew.stores import admission, claims, rows
 from clew.stores.memory.world import World
 
 
@@ -45,6 +45,7 @@ def claimable(world: World, run: str) -> str:
 
 def take(world: World, run: str, owner: Owner, until: int) -> Claim | None:
     """The claim, or None if the run is quarantined instead."""
+    world.time.not_below(rows.time_of(world.journal[run, world.seqs[run]]))
     lease, now = world.leases[run], world.time.now()
     died = claims.deaths(lease, world.place_of(run))
     if died.count >= claims.QUARANTINE:

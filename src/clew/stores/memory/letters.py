@@ -17,7 +17,8 @@ def hears(world: World, run: str) -> bool:
 
 
 def post(world: World, run: str, letter: AnyLetter) -> int:
-    if world.aliases.get(run, run) in world.tombstones:
+    run = world.aliases.get(run, run)
+    if run in world.tombstones:
         raise admission.ended(run)
     run = world.existing(run)
     if not hears(world, run):

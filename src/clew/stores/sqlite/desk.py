@@ -6,7 +6,7 @@ from typing import Any
 
 from clew.core.entries import Owner
 from clew.core.values import Digest
-from clew.stores import admission, owners, queries
+from clew.stores import admission, owners, queries, rows
 from clew.stores.claims import ATTACHED, Lease
 from clew.stores.clock import StoreTime
 from clew.stores.owners import Presence
@@ -18,6 +18,7 @@ _RUNS = queries.load("runs")
 _APPEND = _JOURNAL["append"]
 _KEY = _RUNS["key"]
 _KEYS_KEPT = 10_000
+_ALL = float("inf")
 
 
 class Desk:
@@ -97,6 +98,12 @@ class Desk:
                 return int(seq)
         return 0
 
+    def catch_up(self, key: int) -> None:
+        """Time may not go back in a journal, whatever the clock of the process that wrote its last entry said."""
+        found = self.run(_JOURNAL["latest"], key).fetchone()
+        if found is not None:
+            self.time.not_below(rows.time_of(found[1]))
+
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def lease(self, key: int) -> Lease:
@@ -142,7 +149,16 @@ class Desk:
     def owner_key(self, owner: Owner) -> int:
         identity = (owner.host, owner.boot, owner.pid, owner.start)
         found = self.one(_LEASES["owner"], *identity)
-        return int(found[0]) if found else self.run(_LEASES["add_owner"], *identity).lastrowid or 0
+        if found is None:
+            self._forget_owners()
+            return self.run(_LEASES["add_owner"], *identity).lastrowid or 0
+        return int(found[0])
+
+    def _forget_owners(self) -> None:
+        """Every look for work asks after each owner, so those that are gone and hold nothing do not stay."""
+        for key, *identity in self.run(_LEASES["owners"]).fetchall():
+            if self.lapsed_before(Owner(*identity)) == _ALL:
+                self.run(_LEASES["forget_owner"], key)
 
     def is_held(self, lease: Lease) -> bool:
         """Whether a living owner may still go on."""
@@ -151,5 +167,5 @@ class Desk:
     def lapsed_before(self, owner: Owner) -> float:
         """Leases of this owner up to here are over: by boot time, or all of them if it cannot be alive."""
         if owner.boot != owners.this_process().boot or self.presence.is_gone(owner):
-            return float("inf")
+            return _ALL
         return self.time.boottime()

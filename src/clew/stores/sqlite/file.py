@@ -1,5 +1,6 @@
 """The file: opening, what is set on a connection, the schema and its versions."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def prepare(path: Path) -> None:
         raise StoreUnavailable(f"{path} cannot be opened: its folder {path.parent} does not exist, make it first")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StoreUnavailable(f"{path} is read-only for this process: allow it to write the file and its folder")
     try:
         connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         try:

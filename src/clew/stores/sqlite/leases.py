@@ -69,6 +69,7 @@ def claim(desk: Desk, run: str, owner: Owner, until: int) -> tuple[Claim | None,
 
 def _take(desk: Desk, key: int, owner: Owner, until: int) -> Claim | None:
     """The claim, or None if the run is quarantined instead."""
+    desk.catch_up(key)
     lease, now = desk.lease(key), desk.time.now()
     died = claims.deaths(lease, desk.place_of(key))
     if died.count >= claims.QUARANTINE:

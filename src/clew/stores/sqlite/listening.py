@@ -47,7 +47,6 @@ class Listeners:
 
     def _look(self) -> None:
         version = self._version()
-        # A look that finds this process writing learns nothing; the next one comes soon enough.
         if version is not None and version != self._seen:
             if self._seen is not None:
                 self._call(None)

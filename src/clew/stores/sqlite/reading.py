@@ -14,7 +14,7 @@ from clew.core.tickets import Ticket
 from clew.core.values import Digest, Value
 from clew.errors import NotFound, UsageError
 from clew.ports import RunFilter, RunInfo, ThreadInfo, TicketFilter
-from clew.stores import admission, queries
+from clew.stores import admission, queries, rows
 from clew.stores.sqlite import mapping
 
 _JOURNAL = queries.load("journal")
@@ -93,14 +93,9 @@ def _place(cursor: str) -> int:
 
 
 def newest_at(connection: sqlite3.Connection, last: int) -> int:
-    """The latest time that the last entries bear. What cannot be read here is reported to whoever reads its run."""
-    times = msgspec.json.Decoder(_At)
+    """The latest time that the last entries bear."""
     found = connection.execute(_JOURNAL["last_bodies"], (last,)).fetchall()
-    return max((times.decode(body).at for (body,) in found), default=0)
-
-
-class _At(msgspec.Struct):
-    at: int = 0
+    return max((rows.time_of(body) for (body,) in found), default=0)
 
 
 def blobs(connection: sqlite3.Connection, digests: Collection[Digest]) -> dict[Digest, bytes]:

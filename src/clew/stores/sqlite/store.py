@@ -190,6 +190,9 @@ class SqliteStore:
                 standing = leases.renew(self._renewing, owner, held, until)
             except sqlite3.Error as error:
                 raise failures.translated(self.path, error) from error
+        # A run whose driver failed is renewed no more, and no reason to think that others write.
+        self._driven.intersection_update(held)
+        self._writer.alone = len(self._driven) <= 1
         return standing
 
     async def give_back(self, run: str, epoch: int) -> None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Work = Callable[[Desk], tuple[T, list[str]]]
 
 GROUP = 256  # writes that share a transaction at most
-RETRY = 0.002  # seconds between two attempts to become the file's writer
+RETRY = 0.001  # seconds between two attempts to become the file's writer
 # What a write's own data can break: its neighbours in the group are not to suffer for it.
 OF_THE_JOB = (
     ClewError,
@@ -66,6 +66,7 @@ class Writer:
         self._answered = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._version: int | None = None
         self._last_run: str | None = None
         self._last_end = 0.0
         self.alone = True
@@ -112,8 +113,11 @@ class Writer:
 
     def _take_back(self) -> None:
         self._desk.forget()
-        if self._desk.connection.in_transaction:
-            self._execute("ROLLBACK")
+        try:
+            if self._desk.connection.in_transaction:
+                self._execute("ROLLBACK")
+        except sqlite3.Error:
+            return  # what went wrong before is what is reported; the next BEGIN says if it still is
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +183,7 @@ class Writer:
                     raise
                 time.sleep(RETRY)
             else:
+                [self._version] = self._execute("PRAGMA data_version").fetchone()
                 return
 
     def _do(self, job: Job[Any]) -> None:
@@ -223,16 +228,16 @@ class Writer:
     # --- others -------------------------------------------------------------------------------------------------------
 
     def data_version(self) -> int | None:
-        """A number that changes when another connection commits; None while this one is writing."""
+        """A number that changes when another connection commits. While the thread writes, what it saw last."""
         if not self._gate.acquire(blocking=False):
-            return None
+            return self._version
         try:
             [version] = self._execute("PRAGMA data_version").fetchone()
-            return int(version)
         except sqlite3.Error as error:
             raise failures.translated(self._path, error) from error
         finally:
             self._gate.release()
+        return int(version)
 
     async def close(self) -> None:
         """After everything that was handed over is written."""

@@ -1,13 +1,14 @@
-"""The store kit: journals, commits, starts, threads."""
+"""The store kit: every field of a batch, and what refuses it."""
 
 import pytest
+from msgspec.structs import replace
 
-from clew.core.entries import BaseAt, BaseFixed, BaseThread, DriverAttached, RunFinished, TicketClosed
+from clew.core.entries import Entry, RunFinished, TicketClosed
 from clew.core.letters import CancelLetter, ChildEndLetter
 from clew.core.messages import Usage
 from clew.core.outcomes import Completed, Stopped
 from clew.errors import Conflict, InboxMoved, NotFound, StaleWriter, UsageError
-from clew.ports import HeadMove, Projection, Store
+from clew.ports import Projection, Store, TicketFilter
 from clew.testing.stores.acting import (
     AWAY,
     BEGIN,
@@ -15,7 +16,6 @@ from clew.testing.stores.acting import (
     LEASE,
     RUNNING,
     SECOND,
-    WAITING,
     Driver,
     HandClock,
     approval,
@@ -54,7 +54,7 @@ class CommitContract:
     async def test_a_sequence_that_moved_refuses_the_batch(self, store: Store, seq: int) -> None:
         driver = await driven(store, "r")
         driver.seq = seq
-        with pytest.raises(StaleWriter, match="'r'.*ends at entry 1"):
+        with pytest.raises(StaleWriter, match=r"'r'.*ends at entry 1"):
             await driver.commit(note())
         assert len(await store.read("r")) == 1
 
@@ -64,7 +64,7 @@ class CommitContract:
         clock.advance(31)
         thawed = await claimed(store, "r", FAR)
         assert (frozen.epoch, thawed.epoch) == (1, 2)
-        with pytest.raises(StaleWriter, match="'r'.*epoch 2.*has 1"):
+        with pytest.raises(StaleWriter, match=r"'r'.*epoch 2.*has 1"):
             await frozen.commit(note())
         await thawed.commit(note())
 
@@ -96,23 +96,27 @@ class CommitContract:
         batch = driver.batch(note(), note())
         for wrong in (batch.entries[1:], batch.entries[::-1]):
             with pytest.raises(UsageError, match="'r'"):
-                await store.commit(driver.batch(*()).__class__(**{**_fields(batch), "entries": wrong}))
+                await store.commit(replace(batch, entries=wrong))
         assert len(await store.read("r")) == 1
 
     @pytest.mark.proves("J1")
-    @pytest.mark.parametrize("ending", ["finish", "expire", "release"])
-    async def test_mail_that_was_not_seen_refuses_an_ending(self, store: Store, ending: str) -> None:
+    @pytest.mark.parametrize(
+        ("entries", "lease"),
+        [
+            ((RunFinished(outcome=Completed()),), "keep"),
+            ((TicketClosed(ticket="1.tool.1", why="expired", applied="reject"),), "keep"),
+            ((), "release"),
+        ],
+        ids=["end", "expiry", "release"],
+    )
+    async def test_mail_that_was_not_seen_refuses_an_ending(
+        self, store: Store, entries: tuple[Entry, ...], lease: str
+    ) -> None:
         driver = await driven(store, "r")
         await driver.commit(approval())
         await store.post("r", CancelLetter())
-        with pytest.raises(InboxMoved, match="'r' has letters up to 1.*saw 0"):
-            match ending:
-                case "finish":
-                    await driver.finish()
-                case "expire":
-                    await driver.commit(TicketClosed(ticket="1.tool.1", why="expired", applied="reject"))
-                case _:
-                    await driver.release()
+        with pytest.raises(InboxMoved, match=r"'r' has letters up to 1.*saw 0"):
+            await driver.commit(*entries, lease=lease)
         assert (await store.info("r")).seq == 2
         assert (await store.commit(driver.batch(note()))).inbox_seq == 1
 
@@ -129,9 +133,9 @@ class CommitContract:
         driver = await driven(store, "r")
         for text in "abc":
             await store.post("r", message(text))
+        driver.inbox_seen = 3
         await driver.commit(note(), taken=(1, 3))
         assert [letter.inbox for letter in await store.inbox("r")] == [2]
-        driver.inbox_seen = 3
         with pytest.raises(InboxMoved, match="letter 3"):
             await driver.commit(note(), taken=(2, 3))
         assert [letter.inbox for letter in await store.inbox("r")] == [2]
@@ -174,7 +178,7 @@ class CommitContract:
         await driver.commit(note(), starts=(child,))
         assert len(await store.read("child")) == 1
         assert len(await store.inbox("child")) == 1
-        with pytest.raises(Conflict, match="'child'.*sha256:d.*sha256:other"):
+        with pytest.raises(Conflict, match=r"'child'.*sha256:d.*sha256:other"):
             await driver.commit(note(), starts=(new_run("apart"), new_run("child", digest="sha256:other")))
         assert len(await store.read("parent")) == 3
         with pytest.raises(NotFound):
@@ -218,7 +222,7 @@ class CommitContract:
         assert row.reason == "user_input"
         driver = await claimed(store, "r")
         await driver.commit(note())
-        assert await store.info("r") == _with(row, seq=3)
+        assert await store.info("r") == replace(row, seq=3, started_at=row.started_at)
         await driver.commit(projection=RUNNING)
         assert (await store.info("r")).waiting_since is None
 
@@ -238,8 +242,6 @@ class CommitContract:
 
     @pytest.mark.proves("J8")
     async def test_the_end_closes_the_tickets(self, store: Store) -> None:
-        from clew.ports import TicketFilter
-
         driver = await driven(store, "r")
         await driver.commit(approval("1.tool.1"), approval("1.tool.2"))
         assert len(await store.tickets(TicketFilter())) == 2
@@ -252,13 +254,3 @@ class CommitContract:
         await driven(store, "r", agent="pilot")
         row = await store.info("r")
         assert (row.format, row.agent) == (1, "pilot")
-
-
-def _fields(batch: object) -> dict[str, object]:
-    return {name: getattr(batch, name) for name in batch.__struct_fields__}  # type: ignore[attr-defined]
-
-
-def _with(row: object, **changed: object) -> object:
-    from msgspec.structs import replace
-
-    return replace(row, **changed)  # type: ignore[type-var]
