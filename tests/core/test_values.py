@@ -17,6 +17,7 @@ from clew.core.values import (
     MAX_DEPTH,
     MAX_INTEGER_BITS,
     MAX_SAFE_INTEGER,
+    SHORT,
     blob_form,
     canonical,
     check_text,
@@ -191,7 +192,11 @@ def test_text() -> None:
 
 
 @pytest.mark.proves("L8")
-@pytest.mark.parametrize(("text", "args"), [("", {}), (" \n", {}), ("{}", {}), ('{"a":[1]}', {"a": [1]})])
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [("", {}), (" \n", {}), ("{}", {}), ('{"a":[1]}', {"a": [1]}), (f'{{"a":"{"x" * SHORT}"}}', {"a": "x" * SHORT})],
+    ids=["nothing", "space", "empty", "short", "long"],
+)
 def test_arguments(text: str, args: dict[str, Any]) -> None:
     assert parse_arguments(text) == args
 

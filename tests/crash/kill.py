@@ -33,6 +33,7 @@ DEADLINE = 60.0  # seconds that a life may take
 REST = 20.0  # seconds in which a file comes to rest: below the default lease that the last ones to die held
 ENOUGH = {"commit": 3}  # drifting away from COMMIT is easy: it is drawn more often
 HOWS: tuple[How, ...] = ("die", "linger", "drift")
+SHOWN = 40
 DRIFT = 0.0006  # seconds, about one commit
 
 
@@ -68,6 +69,7 @@ class Campaign:
         self._lock = threading.Lock()
         self._evidence: Evidence | None = None
         self._runs = 0
+        self._deck: list[str] = []
 
     def run(self, kills: int, told: Callable[[], None]) -> None:
         with Ledger(self.folder) as ledger:
@@ -117,7 +119,10 @@ class Campaign:
 
     def _drawn(self) -> tuple[Trigger, tuple[tuple[str, str], ...], float]:
         dice = self._dice
-        phase = dice.choice([phase for phase in PHASES for _ in range(ENOUGH.get(phase, 2))])
+        if not self._deck:
+            self._deck = [phase for phase in PHASES for _ in range(ENOUGH.get(phase, 2))]
+            dice.shuffle(self._deck)
+        phase = self._deck.pop()
         how = dice.choice(HOWS) if phase != "commit" else dice.choice(("die", "die", "linger", "drift", "drift"))
         nth = dice.randint(1, 24 if phase == "commit" else 8 if phase == "stream" else 3)
         if phase == "commit" and how == "drift":
@@ -212,10 +217,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{time.monotonic() - begun:.0f} s")
     least = 50 * options.kills // 1000
     few = [TITLES[phase] for phase in PHASES if tally.fell[phase] < least]
-    for wrong in tally.wrongs:
+    for wrong in tally.wrongs[:SHOWN]:
         print(f"WRONG {wrong}")
     for phase in few:
         print(f"WRONG fewer than {least} kills fell {phase}")
+    if len(tally.wrongs) > SHOWN:
+        print(f"and {len(tally.wrongs) - SHOWN} more")
     if not tally.wrongs and not few:
         print("nothing lost, nothing twice")
     return 1 if tally.wrongs or few else 0

@@ -91,6 +91,10 @@ class Child:
 
     # --- ends
 
+    @property
+    def gone(self) -> bool:
+        return self._process.poll() is not None
+
     def stop(self) -> None:
         """SIGSTOP, and wait until the kernel says that it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)

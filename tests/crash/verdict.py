@@ -12,8 +12,10 @@ from clew.core.messages import Text, ToolCall, text_of
 from clew.core.rules import next_effects
 from clew.core.spec import AgentSpec
 from clew.core.state import Known, State, fold
+from clew.errors import ClewError
 from clew.ports import LeaseInfo, RunFilter, RunInfo
 from clew.stores import owners
+from clew.stores.clock import StoreTime
 from clew.stores.sqlite import file, leases, reading
 from clew.stores.sqlite.desk import Desk
 from tests.crash.ledger import Line
@@ -50,7 +52,7 @@ class Evidence:
         return reading.read(self._connection, run)
 
     def lease(self, run: str) -> LeaseInfo:
-        return leases.lease(Desk(self._connection, None, owners.Presence(self.path)), run)  # type: ignore[arg-type]
+        return leases.lease(Desk(self._connection, StoreTime(None), owners.Presence(self.path)), run)
 
     def state(self, run: str, entries: Sequence[Entry]) -> State:
         named = {x.fingerprint for x in entries if isinstance(x, e.RunStarted | e.DriverAttached) and x.fingerprint}
@@ -58,6 +60,11 @@ class Evidence:
             digest: codec.decode_spec(data) for digest, data in reading.blobs(self._connection, named).items()
         }
         return fold(run, entries, Known(specs=specs))
+
+    def unread(self) -> int:
+        """Letters that no journal has taken in yet."""
+        [count] = self._connection.execute("SELECT count(*) FROM inbox").fetchone()
+        return int(count)
 
     def damage(self) -> list[str]:
         with sqlite3.connect(self.path) as connection:
@@ -74,6 +81,7 @@ class Story:
         self.lines = lines
         self.evidence = evidence
         self.entries = evidence.entries(run)
+        self.state: State | None = None
         self.settled = {x.step: x for x in self.entries if isinstance(x, Settling) and _is_final(x)}
         self.epochs: dict[int, list[int]] = defaultdict(list)
         for entry in self.entries:
@@ -84,20 +92,21 @@ class Story:
         return [line for line in self.lines if line.word in words]
 
     def wrongs(self) -> Iterator[str]:
-        for check in (self._journal, self._nothing_repeated, self._once, self._agreement, self._model):
+        checks = (self._journal, self._nothing_repeated, self._in_order, self._once, self._agreement, self._model)
+        for check in checks:
             for wrong in check():
                 yield f"run {self.run}: {wrong}"
 
     def _journal(self) -> Iterator[str]:
         try:
+            self.state = self.evidence.state(self.run, self.entries)
             check_journal(self.entries)
-            state = self.evidence.state(self.run, self.entries)
-            check_transcript(list(state.transcript))
-        except AssertionError as error:
+            check_transcript(list(self.state.transcript))
+        except (AssertionError, ClewError) as error:
             yield f"its journal is not as journals are: {error}"
             return
         ends = [entry for entry in self.entries if isinstance(entry, e.RunFinished)]
-        if len(ends) != 1 or next_effects(state) or str(ends[0].outcome) != "natural":
+        if len(ends) != 1 or next_effects(self.state) or str(ends[0].outcome) != "natural":
             yield f"it did not end well, once: {[str(end.outcome) for end in ends]}"
         known = {line.rest[-1] for line in self.said("seen", "finished")}
         if known - {"natural"}:
@@ -120,6 +129,24 @@ class Story:
             yield f"{line.step} was {line.word} by process {line.rest[0]}, which never drove the run"
         elif settled is not None and settled.epoch < min(epochs):
             yield f"{line.step} was {line.word} by epoch {min(epochs)}, settled in epoch {settled.epoch}"
+
+    def _in_order(self) -> Iterator[str]:
+        """Nobody acts on a reply or a result, or sees an end, before it is durable."""
+        kept = {(line.step, line.rest[0]): line.number for line in reversed(self.said("kept"))}
+        for line in self.said("asked", "began"):
+            turn, pid = int(line.step.partition(".")[0]), line.rest[0]
+            needed = (
+                [f"{turn}.model"]
+                if line.word == "began"
+                else [step for step in self.settled if step is not None and step.startswith(f"{turn - 1}.tool.")]
+            )
+            for step in needed:
+                answer = self.settled.get(step)
+                before = answer is not None and answer.epoch < min(self.epochs.get(int(pid), [0]))
+                if not before and kept.get((step, pid), ALL) > line.number:
+                    yield f"{line.step} was {line.word} before {step} was durable"
+        if self.said("seen-early"):
+            yield "its end was seen before it was durable"
 
     def _once(self) -> Iterator[str]:
         """A once body begins at most once, in the process whose intent is committed; a doubt is told as one."""
@@ -160,7 +187,7 @@ class Story:
 
     def _model(self) -> Iterator[str]:
         """Each committed reply is what the model says to the conversation before it."""
-        transcript = list(self.evidence.state(self.run, self.entries).transcript)
+        transcript = [] if self.state is None else list(self.state.transcript)
         for place, message in enumerate(transcript):
             if message.role == "assistant":
                 expected = reply_to(transcript[:place])

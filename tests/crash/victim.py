@@ -12,7 +12,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from clew import Runtime
 from clew.core import entries as e
 from clew.errors import ClewError
 from clew.ports import Batch, NewRun, Receipt, Started
-from clew.stores.sqlite import SqliteStore
-from clew.testing.faults import planted
+from clew.stores.sqlite import SqliteStore, file, reading
 from tests.crash.ledger import Pen
 from tests.crash.phases import Board, Stage, Trigger
+from tests.crash.planting import as_planted
 from tests.crash.subject import subject
 
 AFTER = 0.03  # seconds that count as "after the end" of a run
@@ -134,24 +133,36 @@ class Victim:
         async with self.runtime:
             threading.Thread(target=self._hear, args=(loop,), daemon=True).start()
             self.stage.say("ready", os.getpid())
-            async with asyncio.TaskGroup() as group:
-                for run, plan in self.orders.runs:
-                    group.create_task(self._start(run, plan))
-            if self.orders.settle:
-                await self._settle()
-            elif self.orders.runs:
-                await self._idle()
+            work = loop.create_task(self._work())
+            leaving = loop.create_task(self._leaving.wait())
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
             if not self.orders.settle:
-                await self._leaving.wait()
+                await leaving
+            for task in (work, leaving):
+                task.cancel()
             self.stage.say("leaving")
         self.stage.say("left")
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for run, plan in self.orders.runs:
+                group.create_task(self._start(run, plan))
+        if self.orders.settle:
+            await self._settle()
+        elif self.orders.runs:
+            await self._idle()
 
     async def _start(self, run: str, plan: str) -> None:
         started = await self.runtime.start(self.agent, plan, run_id=run)
         self.stage.say("accepted", run)
         result = await started.result(until="done")
-        # Whoever sees the end may rely on it (E3).
-        self.pen.write("seen", run, "", os.getpid(), result.outcome)
+        # Whoever sees the end may rely on it: a connection of its own sees only what is committed.
+        durable = file.connect(self.store.path, may_write=False)
+        ended = reading.info(durable, run).status == "done"
+        durable.close()
+        self.pen.write("seen" if ended else "seen-early", run, "", os.getpid(), result.outcome)
         self.stage.say("seen", run, result.outcome)
 
     async def _idle(self) -> None:
@@ -246,7 +257,7 @@ def watch_commits() -> None:
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format=f"{os.getpid()} %(relativeCreated)d %(name)s: %(message)s")
     watch_commits()
-    with planted(os.environ["CLEW_FAULT"]) if "CLEW_FAULT" in os.environ else nullcontext():
+    with as_planted():
         asyncio.run(Victim(msgspec.json.decode(sys.argv[1], type=Orders)).live())
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import importlib.util
 import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,11 +12,7 @@ import pytest
 from tests.runtime.world import PATIENCE, World
 
 HERE = Path(__file__).parent
-STORES = ["memory"]
-try:
-    STORES += ["sqlite"] if importlib.util.find_spec("clew.stores.sqlite.store") else []
-except ModuleNotFoundError:
-    pass
+STORES = ["memory", "sqlite"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

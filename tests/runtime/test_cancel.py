@@ -152,8 +152,8 @@ async def test_a_tool_that_ends_well_within_the_grace_has_its_result_kept(world:
 
 
 @pytest.mark.proves("C1", "C2", "T8")
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_tool_that_never_returns_is_left_behind(world: World, kind: str) -> None:
+@pytest.mark.parametrize("form", ["async", "sync"])
+async def test_a_tool_that_never_returns_is_left_behind(world: World, form: str) -> None:
     began, go, release = asyncio.Event(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -174,7 +174,7 @@ async def test_a_tool_that_never_returns_is_left_behind(world: World, kind: str)
         return "late"
 
     rt = await world.open()
-    run = await rt.start(agent([[call("hang")], "never"], hang if kind == "async" else hang_in_thread), "Go")
+    run = await rt.start(agent([[call("hang")], "never"], hang if form == "async" else hang_in_thread), "Go")
     await began.wait()
     await run.cancel(reason="too long")
     result = await run.result()
@@ -225,6 +225,7 @@ async def test_a_run_nobody_drives_is_ended_by_whoever_cancels_without_agent_cod
 
 
 @pytest.mark.proves("C1")
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 async def test_another_process_cancels_a_run_at_work(world: World) -> None:
     held = Stop()
     rt = await world.open()

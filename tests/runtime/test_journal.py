@@ -293,21 +293,22 @@ async def test_a_driver_whose_store_is_away_longer_than_its_lease_stops_and_star
         return "marked"
 
     marker = agent([[call("mark")], "Done."], mark)
-    rt = await world.open(marker)
+    rt = await world.open(marker, drive=False)
     gate = gate_of(rt)
     away = asyncio.Event()
 
-    async def refuse(_batch: Any) -> None:
-        away.set()
-        raise UNAVAILABLE
+    async def refuse(batch: Any) -> None:
+        if has("model_replied")(batch):
+            away.set()
+            raise UNAVAILABLE
 
     gate.before = refuse
     gate.renew = lambda *_: (_ for _ in ()).throw(UNAVAILABLE)  # type: ignore[method-assign]
     await rt.start(marker, "Go", run_id="r")
+    driving = asyncio.create_task(rt.drive("r"))
     await away.wait()
     await world.clock.advance(25)
-    while any(task.get_name() == "drive r" for task in rt.tasks):
-        await asyncio.sleep(0.01)
+    await driving
     assert ran == []
     assert kinds(await (await world.opened_store()).read("r")) == ["run_started", "driver_attached"]
     await world.kill(rt)

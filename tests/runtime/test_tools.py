@@ -280,8 +280,8 @@ async def test_results_that_are_ready_together_share_a_commit(world: World) -> N
 # --- T8 ---------------------------------------------------------------------------------------------------------------
 
 
-def failing(error: Callable[[], BaseException], kind: str, effect: str = "read") -> Any:
-    if kind == "async":
+def failing(error: Callable[[], BaseException], form: str, effect: str = "read") -> Any:
+    if form == "async":
 
         @tool(effect=effect, name="fail")
         async def body() -> str:
@@ -302,13 +302,13 @@ def look() -> str:
 
 
 @pytest.mark.proves("T8")
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("form", ["async", "sync"])
 async def test_an_exception_is_an_error_result_of_type_and_message_without_paths_and_secrets(
-    world: World, kind: str
+    world: World, form: str
 ) -> None:
     text = "cannot open /home/ann/secret/bills.db with token=abc123 for https://ann:pw@example.org/x"
     rt = await world.open()
-    run = await rt.start(agent([[call("fail"), call("look")], "Done."], failing(lambda: OSError(text), kind), look), "Go")
+    run = await rt.start(agent([[call("fail"), call("look")], "Done."], failing(lambda: OSError(text), form), look), "Go")
     result = await run.result()
     told = results(result.messages)["1.tool.1"]
     assert told.is_error

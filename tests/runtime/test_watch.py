@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clew import tool
+from clew import ToolContext, tool
 from clew.core import entries as e
 from clew.core.deltas import ProgressDelta, ResetDelta, TextDelta
 from clew.core.snapshots import Snapshot
@@ -165,19 +165,13 @@ async def test_progress_of_a_tool_is_shown_and_not_kept(world: World) -> None:
     held = Stop()
 
     @tool(effect="read")
-    async def load(ctx: Any) -> str:
-        return "unused"
-
-    from clew import ToolContext
-
-    @tool(effect="read", name="load")
-    async def loading(ctx: ToolContext[object]) -> str:
+    async def load(ctx: ToolContext[object]) -> str:
         ctx.emit({"percent": 50})
         await held.arrive()
         return "loaded"
 
     rt = await world.open()
-    run = await rt.start(agent([[call("load")], "Done."], loading), "Go")
+    run = await rt.start(agent([[call("load")], "Done."], load), "Go")
     async for item in run.watch():
         if isinstance(item, ProgressDelta):
             assert (item.step, item.value) == ("1.tool.1", {"percent": 50})
@@ -260,7 +254,7 @@ async def test_a_result_is_not_given_before_the_end_is_committed(world: World) -
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
-    assert (await run.result(timeout=0)).status == "waiting"
+    assert (await run.result(timeout=0.01)).status == "waiting"
     end.let_go()
     assert (await waiting).text == "Sunny."
 

@@ -200,6 +200,7 @@ class Runtime(Reading):
 
     async def close(self) -> None:
         """Give steps `grace` to end, give every run back, close the store. `async with` does this."""
+        self._check_process()
         if self._opened and not self._closed:
             self._closed = True
             self._unlisten()
@@ -212,9 +213,12 @@ class Runtime(Reading):
         """What this process has going in the background."""
         return self._station.tasks
 
-    def _check_open(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise UsageError("this Runtime was opened before a fork(): open a new one in the child process")
+
+    def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise UsageError("this Runtime is closed: make a new one")
         if not self._opened:

@@ -13,6 +13,7 @@ from clew.core.steps import idempotency_key, model_step
 from clew.core.values import Value, digest, pack
 
 PARALLEL_CALLS = 16
+LONGEST_NAME = 64  # of a tool that is not there, as the model is told of it
 
 UNKNOWN_OUTCOME = (
     "outcome unknown: the call was started, and the process that ran it ended before it could say what happened"
@@ -222,7 +223,8 @@ def _failure(call: Call, class_: str, message: str, source: e.Source) -> Record:
 def _unknown_tool(state: State, call: Call) -> str:
     spec = state.known.specs.get(call.fingerprint)
     names = ", ".join(tool.name for tool in spec.tools) if spec is not None else ""
-    return f"there is no tool {call.tool!r}" + (f": use one of {names}" if names else "")
+    asked = call.tool if len(call.tool) <= LONGEST_NAME else call.tool[:LONGEST_NAME] + "…"
+    return f"there is no tool {asked!r}" + (f": use one of {names}" if names else "")
 
 
 def arguments(call: Call) -> dict[str, Value]:

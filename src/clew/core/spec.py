@@ -62,7 +62,10 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return digest(self)
 
     def tool(self, name: str) -> ToolSpec | None:
-        return next((tool for tool in self.tools if tool.name == name), None)
+        for tool in self.tools:
+            if tool.name == name:
+                return tool
+        return None
 
 
 class ModelSettings(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -26,9 +26,11 @@ MAX_SAFE_INTEGER = 2**53
 MAX_INTEGER_BITS = 10_000
 INLINE_LIMIT = 64 * 1024
 VALUE_LIMIT = 16 * 1024 * 1024
+SHORT = 3000  # characters, which cannot spell an integer of too many bits
 
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def pack(value: object) -> Value:
@@ -102,6 +104,16 @@ def clean_text(text: str) -> str:
 
 def parse_arguments(text: str) -> dict[str, Any]:
     """Arguments as the model wrote them. Raises ValueError that says what is wrong, for the model to read."""
+    if len(text) > SHORT or text.count("{") + text.count("[") > MAX_DEPTH:
+        return _examined(text)
+    try:
+        return _object(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return _examined(text)
+
+
+def _examined(text: str) -> dict[str, Any]:
+    """The same for what is long, deep, wrong, or JSON to Python alone."""
     parsed: Any = json.loads(text) if text.strip() else {}
     try:
         pack(parsed)

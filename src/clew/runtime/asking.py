@@ -8,22 +8,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from clew import codec
 from clew.agent import Agent
 from clew.core import entries as e
 from clew.core.effects import CallModel
-from clew.core.messages import Part, Text, Thinking, ToolCall, Usage
+from clew.core.messages import Data, Part, Refusal, Text, Thinking, ToolCall, Usage
 from clew.core.spec import money
 from clew.core.state import State
 from clew.core.steps import backoff, call_step
 from clew.core.values import VALUE_LIMIT, clean_text, parse_arguments
-from clew.errors import ModelError, UsageError
+from clew.errors import JournalCorrupt, ModelError, Unsupported, UsageError
 from clew.ports import Fragment, Model, ModelReply, ModelRequest
 from clew.runtime.feed import Saying
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import described, redacted
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, attempt_sync, call
-from clew.runtime.values import Aside
+from clew.runtime.values import Aside, cleaned
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -112,7 +113,7 @@ class Asking:
         if size > VALUE_LIMIT:
             too_large = ModelError("invalid_request", f"the reply has {size} characters, {VALUE_LIMIT} can be kept")
             return self._failed(state, effect, too_large, usage, money(reply.cost))
-        return e.ModelReplied(
+        replied = e.ModelReplied(
             step=effect.step,
             attempt=effect.attempt,
             parts=parts,
@@ -129,6 +130,11 @@ class Asking:
             duration=took,
             first_token=first,
         )
+        wrong = None if _is_plain(reply) else _unstorable(replied)
+        if wrong is not None:
+            unstorable = ModelError("invalid_request", f"the reply cannot be stored: {wrong}")
+            return self._failed(state, effect, unstorable, usage, money(reply.cost))
+        return replied
 
     def _own_parts(self, turn: int, parts: Sequence[Part]) -> tuple[Part, ...]:
         """The parts as they go into the journal: our call ids, arguments held against their schema, clean text."""
@@ -141,9 +147,13 @@ class Asking:
                     own.append(self._own_call(call_step(turn, place), part))
                 case Text(text="") | Thinking(text="", signature=None):
                     continue
-                case Text() | Thinking():
+                case Thinking(signature=str(signature)):
+                    own.append(replace(part, text=clean_text(part.text), signature=clean_text(signature)))
+                case Text() | Thinking() | Refusal():
                     clean = clean_text(part.text)
                     own.append(part if clean is part.text else replace(part, text=clean))
+                case Data():
+                    own.append(replace(part, value=cleaned(part.value)))
                 case _:
                     own.append(part)
         return tuple(own)
@@ -192,6 +202,21 @@ class Asking:
             cost=cost,
             model="" if self._model is None else self._model.name,
         )
+
+
+def _is_plain(reply: ModelReply) -> bool:
+    """Whether there is nothing in it but what was made fit part by part."""
+    texts = all(isinstance(part, Text | Thinking | ToolCall) for part in reply.parts)
+    return texts and reply.raw is None and reply.prices is None
+
+
+def _unstorable(replied: e.ModelReplied) -> str | None:
+    """Why a reply could not be written down, or not be read again."""
+    try:
+        codec.decode(codec.encode(replied))
+    except (ValueError, TypeError, JournalCorrupt, Unsupported) as error:
+        return redacted(str(error))
+    return None
 
 
 def complaint(error: BaseException) -> str:

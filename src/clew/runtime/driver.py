@@ -25,6 +25,7 @@ from clew.runtime.waiting import happened
 
 log = logging.getLogger("clew.driver")
 
+Performed = CallModel | CallTool  # what takes outside work
 PARK_AFTER = 5_000_000  # a longer wait holds no task and no lease
 ROW_EVERY = 1_000_000  # the counters of the row of a run at work are at most this old
 FIRST_PAUSE = 0.02
@@ -60,7 +61,7 @@ class Driver:
         self._woken = asyncio.Event()
         self._stopping = False
         self._grace = station.grace
-        self._row_at = 0
+        self._row_at = 0 if attach.entries else state.at  # a start has just written it
 
     # --- from outside
 
@@ -192,10 +193,10 @@ class Driver:
         return self._stopping or self._hands is None or not self._startable(draft, effects)
 
     def _startable(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
-        return any(
-            isinstance(effect, CallModel | CallTool) and (effect.not_before or 0) <= draft.now + PARK_AFTER
-            for effect in effects
-        )
+        for effect in effects:
+            if isinstance(effect, Performed) and (effect.not_before or 0) <= draft.now + PARK_AFTER:
+                return True
+        return False
 
     # --- writing
 
@@ -203,7 +204,7 @@ class Driver:
         """Make the draft durable and the state its own. None: nothing was written, read the mail and decide again."""
         wake_at = None
         if release and draft.state.finished is None:
-            dues = [x.not_before for x in effects if isinstance(x, CallModel | CallTool) and x.not_before is not None]
+            dues = [x.not_before for x in effects if isinstance(x, Performed) and x.not_before is not None]
             wake_at = min(dues, default=None)
         unfinished_work = self._stopping or (self._hands is None and bool(effects))
         projection = None
@@ -298,11 +299,10 @@ class Driver:
         """Perform what is due and not being performed; the lease must be good for a third yet."""
         if self._hands is None or self._stopping:
             return
-        now = self._station.store.now()
         for effect in effects:
-            if not isinstance(effect, CallModel | CallTool) or effect.step in self._flights:
+            if not isinstance(effect, Performed) or effect.step in self._flights:
                 continue
-            if effect.not_before is not None and effect.not_before > now:
+            if effect.not_before is not None and effect.not_before > self._station.store.now():
                 continue
             if not (self._lease.fresh or await self._lease.good()):
                 raise StaleWriter(f"run {self.state.run!r}: its lease could not be renewed, nothing more is started")
@@ -318,17 +318,18 @@ class Driver:
 
     async def _wait(self, effects: tuple[Effect, ...]) -> None:
         """Until something ended, mail came, the next effect is due, or the grace of an interrupted one is over."""
-        now = self._station.store.now()
-        waits = [
-            max(effect.not_before - now, 0) / 1_000_000
+        dues = [
+            effect.not_before
             for effect in effects
-            if isinstance(effect, CallModel | CallTool) and effect.not_before and effect.step not in self._flights
+            if isinstance(effect, Performed) and effect.not_before and effect.step not in self._flights
         ]
-        await self._land(min(waits, default=None))
+        if not dues:
+            await self._land()
+        else:
+            await self._land(max(min(dues) - self._station.store.now(), 0) / 1_000_000)
 
     async def _land(self, seconds: float | None = None) -> None:
         """Take in what has ended. What was interrupted and does not end within the grace is left behind."""
-        loop = asyncio.get_running_loop()
         if self._interrupting:
             seconds = min(self._grace, self._grace if seconds is None else seconds)
         if seconds is None:
@@ -341,7 +342,7 @@ class Driver:
             if flight.task.done():
                 # One that was interrupted before its first step has nothing to say.
                 self._gathered.append(Done() if flight.task.cancelled() else self._kept(flight.task.result()))
-            elif flight.overdue(loop.time(), self._grace):
+            elif flight.overdue(self._grace):
                 log.warning("run %s: %s did not stop when asked and is left behind", self.state.run, flight.step)
             else:
                 continue

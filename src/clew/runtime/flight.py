@@ -42,5 +42,5 @@ class Flight:
             self.task.add_done_callback(lambda _task: self._landed.set())
             self.task.cancel()
 
-    def overdue(self, now: float, grace: float) -> bool:
-        return self.interrupted and now >= self.asked_at + grace
+    def overdue(self, grace: float) -> bool:
+        return self.interrupted and self.task is not None and self.task.get_loop().time() >= self.asked_at + grace

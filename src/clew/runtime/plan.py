@@ -151,7 +151,7 @@ def check_agent(agent: object) -> None:
     """Refuse what is no agent, and what this release cannot run, before anything is stored."""
     if not isinstance(agent, Agent):
         raise UsageError(f"{agent!r} is not an Agent: define one with Agent(name, model=…)")
-    declared = cast("Agent[Any, Any]", agent).declared
+    declared = cast("Any", agent).declared
     for feature in LATER_FEATURES:
         if getattr(declared, feature) not in ((), None, False, "tell"):
             raise UsageError(f"agent {agent.name!r} has {feature}, which this release cannot run yet: leave it out")

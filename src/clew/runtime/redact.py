@@ -14,13 +14,17 @@ _BEARER = re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{8,}=*")
 _KEY = re.compile(r"\b(?:sk|pk|rk|ghp|gho|xox[abp]|AKIA)[-_A-Za-z0-9]{12,}")
 
 
-def redacted(text: str) -> str:
-    """The text as it may be stored, logged and shown to a model."""
-    text = clean_text(text[: 4 * LONGEST])
+def without_secrets(text: str) -> str:
+    """The text as it may be logged."""
     text = _URL_USER.sub("…@", text)
     text = _BEARER.sub("bearer …", text)
     text = _NAMED.sub(r"\1\2…", text)
-    text = _KEY.sub("…", text)
+    return _KEY.sub("…", text)
+
+
+def redacted(text: str) -> str:
+    """The text as it may be stored, logged and shown to a model."""
+    text = without_secrets(clean_text(text[: 4 * LONGEST]))
     text = _PATH.sub("<path>", text)
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"
 

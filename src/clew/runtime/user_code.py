@@ -64,7 +64,7 @@ class Threads:
 
     async def run(self, function: Callable[..., T], kwargs: dict[str, object]) -> T:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        done: asyncio.Future[Returned[T] | Raised] = loop.create_future()
         context = contextvars.copy_context()
 
         def job() -> None:
@@ -75,7 +75,11 @@ class Threads:
                 return
 
         self._submit(job)
-        return await done
+        outcome = await done
+        if isinstance(outcome, Raised):
+            # Raised here, not thrown into the future's waiter: GeneratorExit would close every frame above.
+            raise outcome.error
+        return outcome.value
 
     def _submit(self, job: Callable[[], None]) -> None:
         with self._lock:
@@ -110,12 +114,6 @@ def _outcome(
     return context.run(attempt_sync, function, **kwargs)
 
 
-def _deliver(done: "asyncio.Future[T]", outcome: Returned[T] | Raised) -> None:
-    if done.done():
-        return
-    if isinstance(outcome, Returned):
-        done.set_result(outcome.value)
-    elif isinstance(outcome.error, asyncio.CancelledError | StopIteration):
-        done.set_exception(RuntimeError(f"{type(outcome.error).__name__} in a sync function"))
-    else:
-        done.set_exception(outcome.error)
+def _deliver(done: "asyncio.Future[Returned[T] | Raised]", outcome: Returned[T] | Raised) -> None:
+    if not done.done():
+        done.set_result(outcome)

@@ -5,8 +5,8 @@ from typing import cast, overload
 
 import msgspec
 
-from clew.core.messages import Message, ToolResult, Transcript
-from clew.core.values import INLINE_LIMIT, VALUE_LIMIT, Digest, Value, blob_form, encoded, pack, unpack
+from clew.core.messages import Message, Part, ToolResult, Transcript
+from clew.core.values import INLINE_LIMIT, VALUE_LIMIT, Digest, Value, blob_form, clean_text, encoded, pack, unpack
 from clew.ports import Store
 
 
@@ -29,6 +29,19 @@ def stored(value: object, blobs: dict[Digest, bytes]) -> Value:
     return reference
 
 
+def cleaned(value: object) -> Value:
+    """A value from outside with its lone surrogates replaced: it may not be refused for them."""
+    match value:
+        case str():
+            return clean_text(value)
+        case dict():
+            return {clean_text(str(key)): cleaned(item) for key, item in value.items()}
+        case list() | tuple():
+            return [cleaned(item) for item in value]
+        case _:
+            return value
+
+
 def referred(value: Value) -> Digest | None:
     """The digest of a value that is stored aside."""
     if type(value) is dict and "$blob" in value:
@@ -44,7 +57,7 @@ async def loaded(value: Value, store: Store) -> object:
 
 
 class Shown(Sequence[Message]):
-    """A transcript with the results that are stored aside put back in place, each fetched once."""
+    """A transcript with results as the tools gave them: what is stored aside back in place, our forms unpacked."""
 
     def __init__(self, transcript: Transcript, blobs: Mapping[Digest, bytes]) -> None:
         self._transcript = transcript
@@ -68,35 +81,50 @@ class Shown(Sequence[Message]):
     def _whole(self, message: Message) -> Message:
         if message.role != "tool":
             return message
-        parts = tuple(
-            msgspec.structs.replace(part, content=unpack(part.content, self._blobs.__getitem__))
-            if isinstance(part, ToolResult) and referred(part.content) in self._blobs
-            else part
-            for part in message.parts
-        )
-        return msgspec.structs.replace(message, parts=parts)
+        return msgspec.structs.replace(message, parts=tuple([self._as_given(part) for part in message.parts]))
+
+    def _as_given(self, part: Part) -> Part:
+        if not isinstance(part, ToolResult) or not isinstance(part.content, dict | list):
+            return part
+        digest = referred(part.content)
+        if digest is not None and digest not in self._blobs:
+            return part
+        return msgspec.structs.replace(part, content=unpack(part.content, self._blobs.__getitem__))
 
 
 class Aside:
-    """What a run's transcript keeps aside: found by looking at each message once, however long the run gets."""
+    """What a run's transcript says in a form of ours: found by looking at each message once, however long the run gets."""
 
     def __init__(self) -> None:
         self._seen = 0
+        self._formed = False
         self._blobs: dict[Digest, bytes] = {}
 
     async def shown(self, transcript: Transcript, store: Store) -> Sequence[Message]:
         fresh = transcript[self._seen :] if len(transcript) > self._seen else []
         self._seen = len(transcript)
-        missing = set(_references(fresh)) - self._blobs.keys()
+        formed = [content for content in _contents(fresh) if has_form(content)]
+        missing = {digest for content in formed if (digest := referred(content)) is not None} - self._blobs.keys()
         if missing:
             self._blobs.update(await store.blobs(missing))
-        return Shown(transcript, self._blobs) if self._blobs else transcript
+        self._formed = self._formed or bool(formed)
+        return Shown(transcript, self._blobs) if self._formed else transcript
 
 
-def _references(messages: Collection[Message]) -> Iterator[Digest]:
+def has_form(value: Value) -> bool:
+    """Whether something in it is said in a form of ours."""
+    match value:
+        case dict():
+            return any(key.startswith("$") or has_form(item) for key, item in value.items())
+        case list():
+            return any(has_form(item) for item in value)
+        case _:
+            return False
+
+
+def _contents(messages: Collection[Message]) -> Iterator[Value]:
     for message in messages:
         if message.role == "tool":
             for part in message.parts:
-                digest = referred(part.content) if isinstance(part, ToolResult) else None
-                if digest is not None:
-                    yield digest
+                if isinstance(part, ToolResult):
+                    yield part.content

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -18,6 +19,7 @@ from clew.errors import Conflict, JournalCorrupt, RunBusy, StaleWriter, StoreUna
 from clew.ports import Claim, HeadMove
 from clew.runtime.driver import Attach, Driver
 from clew.runtime.hands import Hands
+from clew.runtime.redact import without_secrets
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, call
 from clew.runtime.waiting import happened
@@ -219,7 +221,7 @@ class Worker:
             log.warning("run %s could not be driven: %s", run, error)
         except Exception:
             # The lease is left to run out, so that the next claim counts this end in this place.
-            log.exception("run %s: its driver failed", run)
+            log.error("run %s: its driver failed\n%s", run, without_secrets(traceback.format_exc()))  # noqa: TRY400
         finally:
             if self._held.get(run) is hold:
                 del self._held[run]
@@ -310,12 +312,13 @@ class Worker:
     async def close(self) -> None:
         """Start nothing more, let what is being performed end within the grace, give every run back."""
         self._closing = True
+        # A run that is being claimed meanwhile stops by itself, as soon as it has a driver.
+        for driver in [hold.driver for hold in self._held.values() if hold.driver is not None]:
+            driver.stop()
         self._look.set()
         if self._looking is not None:
             await self._looking
         holds = list(self._held.values())
-        for driver in [hold.driver for hold in holds if hold.driver is not None]:
-            driver.stop()
         if not await _all_done(holds, self.station.grace):
             for driver in [hold.driver for hold in holds if hold.driver is not None]:
                 driver.leave(LEAVING_GRACE)

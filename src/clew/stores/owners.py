@@ -5,6 +5,7 @@ import functools
 import glob
 import os
 import platform
+import time
 from pathlib import Path
 
 from clew.core.entries import Owner
@@ -12,6 +13,8 @@ from clew.core.entries import Owner
 # Fields of /proc/<pid>/stat, counted after the name, which may hold anything.
 _STATE = 0
 _START = 19
+
+_COMPANY_EVERY = 0.2  # seconds
 
 
 def this_process() -> Owner:
@@ -62,6 +65,8 @@ class Presence:
     def __init__(self, beside: Path) -> None:
         self._beside = beside
         self._fd: int | None = None
+        self._looked = float("-inf")
+        self._company = False
 
     def _path(self, owner: Owner) -> Path:
         return Path(f"{self._beside}-owner-{owner.pid}-{owner.start}")
@@ -95,9 +100,20 @@ class Presence:
 
     def sweep(self) -> None:
         """Remove what dead processes left."""
-        for path in self._beside.parent.glob(f"{glob.escape(self._beside.name)}-owner-*"):
-            if path != self._path(this_process()):
-                _sweep(path)
+        for path in self._others():
+            _sweep(path)
+
+    def has_company(self) -> bool:
+        """Whether other processes have the file open, as far as is known; looked at now and then."""
+        now = time.monotonic()
+        if now > self._looked + _COMPANY_EVERY:
+            self._looked = now
+            self._company = bool(self._others())
+        return self._company
+
+    def _others(self) -> list[Path]:
+        own = self._path(this_process())
+        return [path for path in self._beside.parent.glob(f"{glob.escape(self._beside.name)}-owner-*") if path != own]
 
 
 def _sweep(path: Path) -> bool:

@@ -23,22 +23,7 @@ from clew.core.tickets import Ticket
 from clew.ports import Batch, NewRun, Projection, RunInfo, Status
 from clew.stores.claims import Lease
 
-
-class _Stamp(msgspec.Struct):
-    at: int = 0
-
-
-_stamp = msgspec.json.Decoder(_Stamp).decode
-
-
-def time_of(body: bytes) -> int:
-    """When a stored entry happened. What else is wrong with it is for whoever reads the run."""
-    try:
-        return _stamp(body).at
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 0
-
-
+OLDEST = 1  # the version of an entry that is above no run's format
 LABEL = 80  # characters of a run's input that are shown in lists
 
 Closing = Literal["decided", "expired", "superseded", "withdrawn", "cancelled", "run_ended"]
@@ -54,6 +39,21 @@ def is_plain(batch: Batch, format_: int) -> bool:
     if batch.taken or batch.posts or batch.starts or batch.heads or batch.blobs:
         return False
     return all(type(entry) not in _FOLLOWED and written_version(entry) <= format_ for entry in batch.entries)
+
+
+class _Stamp(msgspec.Struct):
+    at: int = 0
+
+
+_stamp = msgspec.json.Decoder(_Stamp).decode
+
+
+def time_of(body: bytes) -> int:
+    """When a stored entry happened. What else is wrong with it is for whoever reads the run."""
+    try:
+        return _stamp(body).at
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
 
 
 # --- a run's row ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def _take_place(world: World, new: NewRun) -> None:
         world.threads[new.thread] = replace(thread, head=head, queue=queue, updated_at=at)
 
 
-def commit(world: World, batch: Batch) -> set[str]:
+def commit(world: World, batch: Batch) -> list[str]:
     """The runs that changed."""
     run = batch.run
     lease = world.leases.get(run)
@@ -52,13 +52,13 @@ def commit(world: World, batch: Batch) -> set[str]:
     if refusal := admission.refused(batch, held, world.seqs[run], lease.inbox_seq):
         raise refusal
     world.append(run, admission.encoded(run, batch.entries, batch.after_seq, batch.epoch))
-    return {run} if rows.is_plain(batch, lease.format) else {run, *_follow(world, batch)}
+    return [run] if rows.is_plain(batch, lease.format) else [run, *_follow(world, batch)]
 
 
-def _follow(world: World, batch: Batch) -> set[str]:
+def _follow(world: World, batch: Batch) -> list[str]:
     world.keep(batch.blobs)
     _take_letters(world, batch)
-    changed = {start(world, new).run for new in batch.starts}
+    changed = [started.run for new in batch.starts if (started := start(world, new)).created]
     for move in batch.heads:
         _move_head(world, move)
     for entry in rows.ticket_entries(batch):
@@ -66,7 +66,7 @@ def _follow(world: World, batch: Batch) -> set[str]:
     _follow_rows(world, batch)
     for target, letter in batch.posts:
         if letters.hears(world, target):
-            changed.add(letters.deliver(world, target, letter))
+            changed.append(letters.deliver(world, target, letter))
     return changed
 
 

@@ -15,13 +15,15 @@ V = TypeVar("V")
 
 def prune(world: World, runs: Collection[str]) -> int:
     """How many entries went."""
-    names = {world.existing(run) for run in runs if world.aliases.get(run, run) not in world.tombstones}
+    known = [run for run in runs if world.aliases.get(run, run) not in world.tombstones]
+    names = list(dict.fromkeys(world.existing(run) for run in known))
     for run in names:
         if not world.leases[run].done:
             raise admission.not_prunable(run, None)
-    for run, row in world.runs.items():
-        if isinstance(row.base, BaseAt) and row.base.run in names and run not in names:
-            raise admission.not_prunable(row.base.run, run)
+    for run in names:
+        for heir, row in world.runs.items():
+            if isinstance(row.base, BaseAt) and row.base.run == run and heir not in names:
+                raise admission.not_prunable(run, heir)
     return sum(_remove(world, run) for run in sorted(names))
 
 

@@ -71,19 +71,19 @@ def threads(world: World, limit: int, after: str | None) -> list[ThreadInfo]:
 
 
 def tickets(world: World, which: TicketFilter) -> list[Ticket]:
+    run = None if which.run_id is None else world.existing(which.run_id)
     asked = [asked.ticket for asked in world.tickets.values() if (asked.closed is not None) == which.closed]
     order = {run: place for place, run in enumerate(world.runs)}
     found = sorted(
-        (ticket for ticket in asked if _asks(world, which, ticket)),
+        (ticket for ticket in asked if run in (None, ticket.run_id) and _asks(world, which, ticket)),
         key=lambda ticket: (order[ticket.run_id], ticket.call or "", ticket.id),
     )
     return _page(iter(found), which.after, which.limit, lambda ticket: ticket.ref)
 
 
 def _asks(world: World, which: TicketFilter, ticket: Ticket) -> bool:
-    run = None if which.run_id is None else world.aliases.get(which.run_id, which.run_id)
     agent = world.runs[ticket.run_id].agent
-    same = ((run, ticket.run_id), (which.agent, agent), (which.thread_id, ticket.thread_id), (which.kind, ticket.kind))
+    same = ((which.agent, agent), (which.thread_id, ticket.thread_id), (which.kind, ticket.kind))
     return all(wanted in (None, found) for wanted, found in same)
 
 

@@ -69,7 +69,7 @@ SELECT run FROM alias WHERE name = ?;
 
 -- name: on_base
 -- The runs that go on from this one.
-SELECT id FROM run WHERE base_run = ?;
+SELECT id FROM run WHERE base_run = ? ORDER BY key;
 
 -- name: bury
 -- What is kept of a pruned run.

@@ -2,14 +2,15 @@
 
 import os
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 
 from clew.errors import JournalCorrupt, StoreUnavailable, Unsupported, UsageError
 from clew.stores import schema
-from clew.stores.sqlite import failures
 
 APPLICATION = 0x436C6577  # "Clew", in the file's header
 PAGE_SIZE = 1024
+LOG_PAGES = 2000  # of the write-ahead log, which are then copied into the file; after a crash they are read anew
 PATIENCE = 5.0  # seconds that opening waits for another process that opens the same file
 
 # What leads from version n to n + 1, at place n - 1: statements that run in one transaction.
@@ -22,33 +23,36 @@ def version() -> int:
 
 
 def connect(path: Path, *, patience: float = PATIENCE, may_write: bool = True) -> sqlite3.Connection:
-    """A connection to a file that has been prepared."""
+    """A connection to a file that has been prepared; `patience` is how long it waits for others, in seconds."""
     connection = sqlite3.connect(
         path, timeout=patience, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     if not may_write:
         connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def prepare(path: Path) -> None:
-    """Make the file, or bring it to this version. Raises what is wrong with it, and with what remedy."""
+def prepare(path: Path) -> sqlite3.Connection:
+    """The connection that writes, which waits for nobody. The file is made, or brought to this version.
+
+    Raises what is wrong with it, and with what remedy.
+    """
     if not path.parent.is_dir():
         raise StoreUnavailable(f"{path} cannot be opened: its folder {path.parent} does not exist, make it first")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise StoreUnavailable(f"{path} is read-only for this process: allow it to write the file and its folder")
-    try:
-        connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-        try:
-            _prepare(path, connection)
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise failures.translated(path, error) from error
+    with ExitStack() as undone:
+        connection = connect(path)
+        undone.callback(connection.close)
+        _prepare(path, connection)
+        connection.execute("PRAGMA busy_timeout = 0")
+        undone.pop_all()
+    return connection
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
@@ -58,7 +62,6 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise Unsupported(f"{path}: its file system cannot share memory between processes: use a local disk")
-    connection.execute("PRAGMA synchronous = FULL")
     if found != version():
         _migrate(path, connection)
 

@@ -1,6 +1,11 @@
 """Starting runs and committing batches, and the rows that follow."""
 
+from collections.abc import Sequence
+
+import msgspec
+
 from clew.core.entries import DecisionMade, TicketClosed, TicketOpened
+from clew.errors import ClewError
 from clew.ports import Batch, HeadMove, NewRun, Receipt, Started
 from clew.stores import admission, queries, rows
 from clew.stores.sqlite import letters, mapping, reading
@@ -11,6 +16,8 @@ _RUNS = queries.load("runs")
 _THREADS = queries.load("threads")
 _LETTERS = queries.load("letters")
 _STANDING = _JOURNAL["standing"]
+_STANDINGS = _JOURNAL["standings"]
+_decode_standings = msgspec.json.Decoder(list[list[int | None]]).decode
 
 Changed = list[str]
 
@@ -51,7 +58,8 @@ def _thread_key(desk: Desk, thread: str, at: int) -> int:
     return int(found[0]) if found else desk.run(_THREADS["insert"], thread, None, at, at).lastrowid or 0
 
 
-def commit(desk: Desk, batch: Batch) -> tuple[Receipt, Changed]:
+def commit(desk: Desk, batch: Batch, plain: bool) -> tuple[Receipt, Changed]:
+    """`plain`: it is known to be entries alone, of the oldest version."""
     run = batch.run
     key = desk.key(run)
     standing = None if key is None else desk.one(_STANDING, key)
@@ -61,10 +69,40 @@ def commit(desk: Desk, batch: Batch) -> tuple[Receipt, Changed]:
     if refusal := admission.refused(batch, None if owner is None else epoch, seq or 0, inbox_seq):
         raise refusal
     desk.append(key, batch.after_seq, admission.encoded(run, batch.entries, batch.after_seq, batch.epoch))
-    if rows.is_plain(batch, format_):
+    if plain or rows.is_plain(batch, format_):
         return Receipt(inbox_seq), [run]
     changed = _follow(desk, key, batch)
     return Receipt(desk.lease(key).inbox_seq), changed
+
+
+def commit_together(desk: Desk, batches: Sequence[Batch]) -> list[Receipt | ClewError]:
+    """Batches of entries alone, of as many runs: each taken or refused on its own, in few statements."""
+    keys = [desk.key(batch.run) for batch in batches]
+    [found] = desk.one(_STANDINGS, mapping.encode(keys).decode())
+    standings = {key: standing for key, *standing in _decode_standings(found)}
+    values: list[object] = []
+    outcomes = [_admit(batch, key, standings.get(key or 0), values) for batch, key in zip(batches, keys, strict=True)]
+    desk.append_rows(values)
+    return outcomes
+
+
+def _admit(
+    batch: Batch, key: int | None, standing: list[int | None] | None, values: list[object]
+) -> Receipt | ClewError:
+    if key is None or standing is None:
+        return admission.stale_epoch(batch.run, batch.epoch, None)
+    epoch, held, inbox_seq, _, last = standing
+    seq = last or 0
+    if refusal := admission.refused(batch, epoch if held else None, seq, inbox_seq or 0):
+        return refusal
+    try:
+        bodies = admission.encoded(batch.run, batch.entries, seq, batch.epoch)
+    except ClewError as error:
+        return error
+    for body in bodies:
+        seq += 1
+        values += (key, seq, body)
+    return Receipt(inbox_seq or 0)
 
 
 def _follow(desk: Desk, key: int, batch: Batch) -> Changed:

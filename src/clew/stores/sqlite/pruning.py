@@ -21,6 +21,7 @@ def prune(desk: Desk, runs: Collection[str]) -> tuple[int, list[str]]:
     for run, key in keys.items():
         if not desk.lease(key).done:
             raise admission.not_prunable(run, None)
+    for run in keys:
         for (heir,) in desk.run(_RUNS["on_base"], run):
             if heir not in keys:
                 raise admission.not_prunable(run, heir)

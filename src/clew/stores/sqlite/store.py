@@ -4,11 +4,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from clew.core.entries import FORMAT, Entry, Owner
+from clew.core.entries import Entry, Owner
 from clew.core.letters import AnyLetter, DecisionLetter
 from clew.core.tickets import Ticket
 from clew.core.values import Digest
@@ -60,17 +61,20 @@ class SqliteStore:
     async def open(self) -> None:
         if self._pid:
             raise UsageError(f"{self.path} is open already")
-        file.prepare(self.path)
-        try:
-            self._reader = file.connect(self.path, may_write=False)
-            self._connection = file.connect(self.path, patience=0)
-            self._time.not_below(reading.newest_at(self._reader, LATEST))
-            self._presence.sweep()
-            self._presence.enter()
-        except sqlite3.Error as error:
-            raise failures.translated(self.path, error) from error
-        except OSError as error:
-            raise StoreUnavailable(f"{self.path}: {error.strerror}: {error.filename}") from error
+        with ExitStack() as undone:
+            try:
+                self._connection = file.prepare(self.path)
+                undone.callback(self._connection.close)
+                self._reader = file.connect(self.path, may_write=False)
+                undone.callback(self._reader.close)
+                self._time.not_below(reading.newest_at(self._reader, LATEST))
+                self._presence.sweep()
+                self._presence.enter()
+            except sqlite3.Error as error:
+                raise failures.translated(self.path, error) from error
+            except OSError as error:
+                raise StoreUnavailable(f"{self.path}: {error.strerror}: {error.filename}") from error
+            undone.pop_all()
         self._glance = Desk(self._reader, self._time, self._presence)
         desk = Desk(self._connection, self._time, self._presence)
         self._writer = Writer(self.path, desk, self._busy, self._tell)
@@ -115,9 +119,10 @@ class SqliteStore:
 
     async def commit(self, batch: Batch) -> Receipt:
         self._check()
-        plain = rows.is_plain(batch, FORMAT)
+        plain = rows.is_plain(batch, rows.OLDEST)
         try:
-            receipt = await self._writer.write(partial(journal.commit, batch=batch), batch.run, plain=plain)
+            work = partial(journal.commit, batch=batch, plain=plain)
+            receipt = await self._writer.write(work, batch.run, batch=batch if plain else None)
         except StaleWriter:
             self._drives_no_more(batch.run)
             raise

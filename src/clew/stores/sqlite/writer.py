@@ -5,12 +5,13 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clew.errors import ClewError, StoreUnavailable
-from clew.stores.sqlite import failures
+from clew.ports import Batch
+from clew.stores.sqlite import failures, journal
 from clew.stores.sqlite.desk import Desk
 
 T = TypeVar("T")
@@ -20,6 +21,8 @@ Work = Callable[[Desk], tuple[T, list[str]]]
 
 GROUP = 256  # writes that share a transaction at most
 RETRY = 0.001  # seconds between two attempts to become the file's writer
+BURST = 0.02  # seconds of writes without a gap, after which other processes get one
+GAP = 2 * RETRY  # seconds in which whoever waits for the file will try it
 # What a write's own data can break: its neighbours in the group are not to suffer for it.
 OF_THE_JOB = (
     ClewError,
@@ -36,14 +39,15 @@ TOGETHER = 0.0005  # writes of different runs that come this close, in seconds, 
 
 
 class Job(Generic[T]):
-    """One write on its way through the thread. `plain`: it checks everything before it changes anything."""
+    """One write on its way through the thread; `batch` if it is a commit of entries alone."""
 
-    __slots__ = ("changed", "error", "future", "plain", "result", "work")
+    __slots__ = ("batch", "changed", "error", "future", "result", "run", "work")
 
-    def __init__(self, work: Work[T], future: "asyncio.Future[T]", plain: bool) -> None:
+    def __init__(self, work: Work[T], run: str | None, batch: Batch | None, future: "asyncio.Future[T]") -> None:
         self.work = work
+        self.run = run
+        self.batch = batch
         self.future = future
-        self.plain = plain
         self.result: Any = None
         self.changed: list[str] = []
         self.error: Exception | None = None
@@ -69,10 +73,14 @@ class Writer:
         self._version: int | None = None
         self._last_run: str | None = None
         self._last_end = 0.0
+        self._burst_began = 0.0
         self.alone = True
 
-    async def write(self, work: Work[T], run: str | None = None, *, plain: bool = False) -> T:
-        """The answer of a write that is durable. It is finished even if whoever waits for it is cancelled."""
+    async def write(self, work: Work[T], run: str | None = None, *, batch: Batch | None = None) -> T:
+        """The answer of a write that is durable. It is finished even if whoever waits for it is cancelled.
+
+        `batch`, if the work is to commit that and it is entries alone: then it goes together with others like it.
+        """
         if self._pending == 0 and self._is_lone(run) and self._gate.acquire(blocking=False):
             try:
                 done = self._at_once(work)
@@ -83,10 +91,15 @@ class Writer:
             if done is not None:
                 self._told(done[1])
                 return done[0]
-        return await self._hand_over(Job(work, self._loop.create_future(), plain))
+        return await self._hand_over(Job(work, run, batch, self._loop.create_future()))
 
     def _is_lone(self, run: str | None) -> bool:
-        return self.alone and (run == self._last_run or time.monotonic() - self._last_end > TOGETHER)
+        """Whether a write may be made at once: nobody else is writing here, and no gap is due."""
+        now = time.monotonic()
+        since = now - self._last_end
+        if since > GAP:
+            self._burst_began = now
+        return self.alone and (run == self._last_run or since > TOGETHER) and not self._owes_a_gap(now)
 
     def _at_once(self, work: Work[T]) -> tuple[T, list[str]] | None:
         """Write here and now; None if another process is writing."""
@@ -127,23 +140,43 @@ class Writer:
         self._pending += 1
         with self._waiting:
             self._jobs.append(job)
-            if self._thread is None or not self._thread.is_alive():
-                # A daemon: whoever ends the process without closing the store gives up what is not committed.
-                self._thread = threading.Thread(target=self._serve, name="clew-sqlite-writer", daemon=True)
-                self._thread.start()
+            if self._thread is None:
+                self._begin_serving()
             self._waiting.notify()
         return job.future
+
+    def _begin_serving(self) -> None:
+        # A daemon: whoever ends the process without closing the store gives up what is not committed.
+        self._thread = threading.Thread(target=self._serve, name="clew-sqlite-writer", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while jobs := self._next_group():
             try:
+                self._leave_a_gap()
                 with self._gate:
                     self._write_group(jobs)
             except BaseException:
                 self._fail(jobs, StoreUnavailable(f"{self._path}: the writer failed; nothing was written"))
+                with self._waiting:
+                    self._begin_serving()  # another thread goes on; this one ends with its error told
                 raise
             finally:
                 self._answer(jobs)
+
+    def _owes_a_gap(self, now: float) -> bool:
+        """SQLite has no queue of writers: one that never pauses would keep those of other processes waiting."""
+        if now - self._burst_began < BURST:
+            return False
+        if self._desk.presence.has_company():
+            return True
+        self._burst_began = now
+        return False
+
+    def _leave_a_gap(self) -> None:
+        if self._owes_a_gap(time.monotonic()):
+            time.sleep(GAP)
+            self._burst_began = time.monotonic()
 
     def _next_group(self) -> list[Job[Any]]:
         with self._waiting:
@@ -157,8 +190,11 @@ class Writer:
         """All of them in one transaction, each taken or refused on its own."""
         try:
             self._begin()
-            for job in jobs:
-                self._do(job)
+            for together in _in_order(jobs):
+                if together[0].batch is None:
+                    self._do(together[0])
+                else:
+                    self._do_together(together)
         except sqlite3.Error as error:
             self._take_back()
             self._fail(jobs, failures.translated(self._path, error))
@@ -187,12 +223,6 @@ class Writer:
                 return
 
     def _do(self, job: Job[Any]) -> None:
-        if job.plain:
-            try:
-                job.result, job.changed = job.work(self._desk)
-            except ClewError as error:
-                job.error = error
-            return
         self._execute("SAVEPOINT job")
         try:
             job.result, job.changed = job.work(self._desk)
@@ -201,6 +231,15 @@ class Writer:
             self._desk.forget()
             self._execute("ROLLBACK TO job")
         self._execute("RELEASE job")
+
+    def _do_together(self, jobs: list[Job[Any]]) -> None:
+        batches = [job.batch for job in jobs if job.batch is not None]
+        for job, batch, outcome in zip(jobs, batches, journal.commit_together(self._desk, batches), strict=True):
+            if isinstance(outcome, ClewError):
+                job.error = outcome
+            else:
+                job.result = outcome
+                job.changed = [batch.run]
 
     def _fail(self, jobs: list[Job[Any]], error: ClewError) -> None:
         """What was refused for a reason of its own stays refused for that."""
@@ -214,6 +253,7 @@ class Writer:
     def _resolve(self, jobs: list[Job[Any]]) -> None:
         self._pending -= len(jobs)
         self._answered.set()
+        self._last_run = jobs[-1].run
         self._last_end = time.monotonic()
         for job in jobs:
             if job.error is None:
@@ -249,3 +289,18 @@ class Writer:
         while self._pending:
             self._answered.clear()
             await self._answered.wait()
+
+
+def _in_order(jobs: list[Job[Any]]) -> Iterator[list[Job[Any]]]:
+    """The jobs as they came; commits of entries alone that follow one another together, each run once."""
+    together: dict[str, Job[Any]] = {}
+    for job in jobs:
+        if together and (job.batch is None or job.batch.run in together):
+            yield list(together.values())
+            together = {}
+        if job.batch is None:
+            yield [job]
+        else:
+            together[job.batch.run] = job
+    if together:
+        yield list(together.values())

@@ -264,5 +264,7 @@ class LetterContract:
             (TicketFilter(closed=True), 0),
         ):
             assert len(await store.tickets(filter_)) == count
+        with pytest.raises(NotFound, match="'nobody'"):
+            await store.tickets(TicketFilter(run_id="nobody"))
         with pytest.raises(NotFound, match="r9/t"):
             await store.tickets(TicketFilter(after="r9/t"))

@@ -1,0 +1,13 @@
+"""Hypothesis: the same examples each time; `HYPOTHESIS_PROFILE=deep` looks further, and elsewhere each time."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+
+settings.register_profile("quick", deadline=None, derandomize=True, suppress_health_check=SLOW)
+settings.register_profile(
+    "deep", deadline=None, max_examples=3_000, stateful_step_count=80, print_blob=True, suppress_health_check=SLOW
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
