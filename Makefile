@@ -57,6 +57,10 @@ spec: $(READY) ## Each statement of docs/semantics.md: its tests, and the plante
 crash: $(READY) ## Real processes on real files, killed at drawn instants; ARGS="--help"
 	@$(BIN)/python -m tests.crash.kill $(ARGS)
 
+.PHONY: race
+race: $(READY) ## Messages and cancels from another process at every instant around the end of a run; ARGS="--help"
+	@$(BIN)/python -m tests.crash.race $(ARGS)
+
 .PHONY: bench
 bench: $(PEERS)/.ready ## Clew, the floor and a peer, interleaved; ARGS="--help"
 	@$(PEERS)/bin/python -m bench.run $(ARGS)

@@ -24,9 +24,12 @@ def weather(city: str) -> str:
 
 
 agent = Agent("meteo", model="openai:gpt-5-mini", instructions="Be brief.", tools=[weather])
-took = time.perf_counter() - begun
+built = time.perf_counter() - begun
+assert agent.fingerprint  # schemas and all: what the first run would derive
+derived = time.perf_counter() - begun
 
 if __name__ == "__main__":
     assert Runtime.__name__ == "Runtime"
     strangers = [name for name in STRANGERS if name in sys.modules]
-    print(json.dumps({"ms": took * 1e3, "memory_mib": meters.memory_mib(), "strangers": strangers}))
+    found = {"ms": built * 1e3, "derived_ms": derived * 1e3, "memory_mib": meters.memory_mib(), "strangers": strangers}
+    print(json.dumps(found))

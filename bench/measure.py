@@ -17,7 +17,6 @@ from bench.workload import Spec, probe
 
 WARM_RUNS, WARM_STEPS = 2, 8
 FIRST_EVENTS, FIRST_WARM = 25, 5
-BETWEEN = 0.005  # seconds: one user after the other, not a burst
 CROWD_STEPS = 20
 WINDOW = 250  # steps on each side, enough for several checkpoints of SQLite
 
@@ -114,7 +113,6 @@ async def _first(peer: Peer) -> dict[str, Any]:
     await peer.setup()
     taken: list[float] = []
     for place in range(FIRST_EVENTS):
-        await asyncio.sleep(BETWEEN)
         begun = time.perf_counter_ns()
         async for _ in peer.first_event(f"first{place}", Spec(1)):
             if len(taken) == place:

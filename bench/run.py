@@ -164,4 +164,7 @@ def _print(machine: dict[str, Any], found: Found) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MeasurementFailed as error:
+        sys.exit(f"bench: {error}")

@@ -57,7 +57,9 @@ AGENT = Agent("reader", model=Scripted(), instructions=SYSTEM, tools=[lookup], l
 class Peer:
     def __init__(self, variant: str, folder: Path) -> None:
         self._url = "memory://" if variant == "memory" else f"sqlite:///{folder / 'clew.db'}"
-        open_store(self._url, None)  # so that the adapter's module is among the imports, as it is for every peer
+        # What is imported and derived on first use is part of the imports here, as it is for every peer.
+        open_store(self._url, None)
+        assert AGENT.fingerprint
 
     async def setup(self) -> None:
         self._runtime = Runtime(self._url, agents=[AGENT], concurrency=200)

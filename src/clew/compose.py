@@ -22,6 +22,8 @@ def open_store(store: "str | Store | None", clock: Clock | None) -> Store:
     if store is None:
         store = os.environ.get("CLEW_STORE") or DEFAULT_STORE
     if not isinstance(store, str):
+        if not (hasattr(store, "commit") and hasattr(store, "claim")):
+            raise UsageError(f"{store!r} is no store: use memory://, sqlite:///path, postgresql://…, or a Store")
         return store
     scheme, separator, rest = store.partition("://")
     if not separator:

@@ -353,15 +353,21 @@ class Store(Protocol):
         """The runs whose lease still stands, now for longer. Called from the renewal thread."""
         ...
 
-    async def give_back(self, run: str, epoch: int) -> None:
-        """End a lease uncounted, leaving the run as it is: for what this process cannot read or drive."""
+    async def give_back(self, run: str, epoch: int, *, pause: int = 0) -> None:
+        """End a lease uncounted, leaving the run as it is: for what this process cannot read or drive.
+
+        Nobody claims it for `pause` microseconds, or a look for work would find it again at once.
+        """
         ...
 
     async def lease(self, run: str) -> LeaseInfo: ...
     async def read(self, run: str, after: int = 0, until: int | None = None) -> list[Entry]: ...
     async def read_raw(self, run: str, after: int = 0) -> list[bytes]: ...
-    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry]], str]:
-        """Entries of all runs in commit order after an opaque cursor (None: from the first), and the next cursor."""
+    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry, str]], str]:
+        """(run, entry, cursor behind it) of all runs in commit order, after an opaque cursor (None: from the first).
+
+        Beside them the cursor to go on from, which moves past what cannot be read as well.
+        """
         ...
 
     async def cursor(self) -> str:

@@ -1,5 +1,7 @@
 """Fragments say where they belong."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -20,5 +22,5 @@ DELTAS: list[tuple[Delta, bytes]] = [
 @pytest.mark.proves("E1")
 @pytest.mark.parametrize(("delta", "wire"), DELTAS, ids=lambda value: getattr(value, "kind", ""))
 def test_a_delta_on_the_wire(delta: Delta, wire: bytes) -> None:
-    assert msgspec.json.encode(delta) == wire
+    assert json.loads(msgspec.json.encode(delta)) == json.loads(wire)
     assert msgspec.json.decode(wire, type=Delta) == delta

@@ -127,6 +127,11 @@ def test_only_driven_time_counts() -> None:
     assert then(state, e.Noted(note_kind="x", at=95_000)).driven == 12_000
 
 
+def test_time_under_an_epoch_that_the_same_driver_took_anew_counts() -> None:
+    state = folded(started(), attached(1, at=10_000), reply("a", at=17_000))
+    assert then(state, e.Noted(note_kind="x", epoch=2, at=19_000)).driven == 9_000
+
+
 def test_input_takes_another_wording_in_its_place() -> None:
     rewritten = e.InputRewritten(messages=(Message.user("a"), Message.user("b")), by="tidy")
     state = running(said("meanwhile"), rewritten)

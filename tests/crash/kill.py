@@ -41,16 +41,15 @@ DRIFT = 0.0006  # seconds, about one commit
 class Tally:
     """What a session of kills came to."""
 
-    fell: Counter[str] = field(default_factory=Counter)
+    fell: Counter[str] = field(default_factory=Counter[str])
     elsewhere: int = 0
-    hows: Counter[str] = field(default_factory=Counter)
+    hows: Counter[str] = field(default_factory=Counter[str])
     default_lease: int = 0
     runs: int = 0
     effects: int = 0
-    repeated_reads: int = 0
     doubts: int = 0
     quarantined: int = 0
-    wrongs: list[str] = field(default_factory=list)
+    wrongs: list[str] = field(default_factory=list[str])
 
     @property
     def kills(self) -> int:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -75,7 +75,7 @@ class Board:
         self._map[place : place + WIDTH] = len(self._inside[phase]).to_bytes(WIDTH)
 
     @contextmanager
-    def inside(self, phase: str, what: str) -> Iterator[None]:
+    def inside(self, phase: str, what: str) -> Generator[None]:
         self.enter(phase, what)
         try:
             yield

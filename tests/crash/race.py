@@ -22,23 +22,24 @@ from clew.core import entries as e
 from clew.core.entries import Entry
 from clew.stores.sqlite import file
 from tests.crash.ledger import REPOSITORY
-from tests.crash.processes import until
+from tests.crash.processes import Silence, until
 from tests.crash.racers import Shot
 from tests.crash.verdict import Evidence
 from tests.runtime.world import check_journal
 
 TRIALS_A_FILE = 1000
-DEADLINE = 120.0
+DEADLINE = 120.0  # seconds for all the shots of a file
+REST = 20.0
 CLOSE = 1000  # microseconds
 SHOWN = 40
 
 
 @dataclass
 class Tally:
-    shots: Counter[str] = field(default_factory=Counter)
+    shots: Counter[str] = field(default_factory=Counter[str])
     close: int = 0
     by_poster: int = 0
-    wrongs: list[str] = field(default_factory=list)
+    wrongs: list[str] = field(default_factory=list[str])
 
     @property
     def trials(self) -> int:
@@ -82,7 +83,10 @@ def judge(path: Path, trials: int, shots: Sequence[Shot], tally: Tally) -> None:
     try:
         if len(shots) != trials:
             tally.wrongs.append(f"{trials} runs were started, {len(shots)} were shot at")
-        until(lambda: at_rest(evidence), "every letter is taken in, and no run is at work", DEADLINE)
+        try:
+            until(lambda: at_rest(evidence), "every letter is taken in, and no run is at work", REST)
+        except Silence as silence:
+            tally.wrongs.append(f"{silence}: {evidence.unread()} letters are unread")
         journals: dict[str, list[Entry]] = defaultdict(list)
         for run, entry in evidence.news():
             journals[run].append(entry)

@@ -1,7 +1,7 @@
 """The two processes of the race: one drives runs that end or let go, one posts to them just then.
 
-`python -m tests.crash.racers runner|poster FILE PIPE TRIALS SEED`. The runner says on the pipe which run it has started;
-the poster aims at its end and learns from where it hit.
+`python -m tests.crash.racers runner|poster FILE PIPE TRIALS SEED`. The runner says on the pipe which run it has
+started; the poster aims at its end and learns from where it hit.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from clew import Agent, Message, ModelReply, ModelRequest, Runtime
+from clew import Agent, ModelReply, ModelRequest, Runtime
 from clew.core.messages import Text, text_of
 from clew.errors import ModelError, RunEnded
 from clew.ports import Fragment
@@ -106,7 +106,7 @@ class Poster:
         before = micros()
         try:
             if what == "message":
-                await self.runtime.send(run, Message("user", (Text(f"to {run}"),)))
+                await self.runtime.send(run, f"to {run}")
             else:
                 await self.runtime.cancel(run, by="poster")
             answer = "accepted"

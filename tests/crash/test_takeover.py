@@ -167,7 +167,9 @@ def test_a_tool_that_blocks_the_loop_past_its_lease_keeps_the_run(scene: Scene) 
     other = scene.victim(lease=LEASE)
     victim.wait_for("at body")
     first = scene.lease("r").until
-    until(lambda: scene.lease("r").until > first + LEASE * 1_000_000, "its lease was renewed beyond the first one's end")
+    until(
+        lambda: scene.lease("r").until > first + LEASE * 1_000_000, "its lease was renewed beyond the first one's end"
+    )
     other.tell("drive", "r")
     assert other.wait_for("refused").startswith("refused drive RunBusy")
     (scene.folder / "let-go").touch()

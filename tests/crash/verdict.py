@@ -2,15 +2,15 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clew import codec
 from clew.core import entries as e
 from clew.core.entries import Entry
 from clew.core.messages import Text, ToolCall, text_of
 from clew.core.rules import next_effects
-from clew.core.spec import AgentSpec
 from clew.core.state import Known, State, fold
 from clew.errors import ClewError
 from clew.ports import LeaseInfo, RunFilter, RunInfo
@@ -21,6 +21,9 @@ from clew.stores.sqlite.desk import Desk
 from tests.crash.ledger import Line
 from tests.crash.subject import ONCE, reply_to
 from tests.runtime.world import check_journal, check_transcript
+
+if TYPE_CHECKING:
+    from clew.core.spec import AgentSpec
 
 Settling = e.ModelReplied | e.ToolReturned | e.ToolFailed
 ALL = 1_000_000
@@ -40,7 +43,7 @@ class Evidence:
     def news(self) -> list[tuple[str, Entry]]:
         """What was committed since this was last asked."""
         found, self._place = reading.entries_since(self._connection, self._place, ALL)
-        return found
+        return [(run, entry) for run, entry, *_ in found]
 
     def runs(self) -> list[RunInfo]:
         return reading.runs(self._connection, RunFilter(limit=ALL))
@@ -151,7 +154,6 @@ class Story:
     def _once(self) -> Iterator[str]:
         """A once body begins at most once, in the process whose intent is committed; a doubt is told as one."""
         intents = {entry.call: entry for entry in self.entries if isinstance(entry, e.ToolStarted)}
-        doubts = {entry.call for entry in self.entries if isinstance(entry, e.DoubtResolved)}
         begun: dict[str, list[Line]] = defaultdict(list)
         for line in self.said("began"):
             if line.rest[2] in ONCE:
@@ -161,6 +163,10 @@ class Story:
                 yield f"once call {step} began {len(lines)} times"
             if step not in intents or intents[step].worker != f"worker-{lines[0].rest[0]}":
                 yield f"once call {step} began without an intent of its process"
+        yield from self._doubts(intents, begun)
+
+    def _doubts(self, intents: Iterable[str], begun: Collection[str]) -> Iterator[str]:
+        doubts = {entry.call for entry in self.entries if isinstance(entry, e.DoubtResolved)}
         for step in intents:
             answer = self.settled.get(step)
             unknown = isinstance(answer, e.ToolFailed) and answer.class_ == "outcome_unknown"

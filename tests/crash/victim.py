@@ -5,6 +5,7 @@ and SQLite's COMMIT, here only: the product runs as it is.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -96,19 +97,22 @@ class WatchedStore(SqliteStore):
             board.enter("after", run)
             asyncio.get_running_loop().call_later(AFTER, board.leave, "after", run)
         for entry in batch.entries:
-            match entry:
-                case e.ModelReplied() | e.ToolReturned() | e.ToolFailed(final=True):
-                    self._pen.write("kept", run, entry.step, os.getpid())
-                case e.ToolStarted():
-                    self._pen.write("intent", run, entry.step, os.getpid())
-                case e.RunFinished():
-                    self._pen.write("finished", run, "", os.getpid(), str(entry.outcome))
-                case _:
-                    pass
+            self._write_down(run, entry)
         for call in intents:
             await self._stage.reach("intent", run, call)
         if ends:
             await self._stage.reach("after", run)
+
+    def _write_down(self, run: str, entry: e.Entry) -> None:
+        match entry:
+            case e.ModelReplied() | e.ToolReturned() | e.ToolFailed(final=True):
+                self._pen.write("kept", run, entry.step, os.getpid())
+            case e.ToolStarted():
+                self._pen.write("intent", run, entry.step, os.getpid())
+            case e.RunFinished():
+                self._pen.write("finished", run, "", os.getpid(), str(entry.outcome))
+            case _:
+                pass
 
 
 class Victim:
@@ -167,7 +171,7 @@ class Victim:
 
     async def _idle(self) -> None:
         """Everything it was told to do is done, and it drives nothing."""
-        while self.runtime._worker._held:
+        while any(task.get_name().startswith("drive ") for task in self.runtime.tasks):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_AGAIN)
         with self.stage.board.inside("idle", "all"):
             self.stage.say("idle")
@@ -225,28 +229,26 @@ class Victim:
         self._leaving.set()
 
     async def _fork(self) -> None:
-        """A child that tries to use what its parent has open, and ends as a program ends: through the interpreter."""
+        """A child that tries to use what its parent has open, and closes all of it as it ends."""
         pid = os.fork()
         if pid == 0:
-            asyncio.events._set_running_loop(None)
-            for verb in (
-                self.runtime.start(self.agent, "look", run_id="from-the-child"),
-                self.runtime.drive("any"),
-                self.runtime.cancel("any"),
-                self.runtime.close(),
-            ):
-                try:
-                    asyncio.new_event_loop().run_until_complete(verb)
-                    self.stage.say("child", "did it")
-                except ClewError as error:
-                    self.stage.say("child", type(error).__name__, error)
-            # Nothing of the parent's is flushed twice; connections are collected as at any end.
-            self.store._connection.close()
-            self.store._reader.close()
-            os._exit(0)
-        while os.waitpid(pid, os.WNOHANG)[0] == 0:
-            await asyncio.sleep(LOOK_AGAIN)
+            self._be_a_child()
+        await asyncio.to_thread(os.waitpid, pid, 0)
         self.stage.say("forked", pid)
+
+    def _be_a_child(self) -> NoReturn:
+        asyncio.events._set_running_loop(None)
+        runtime = self.runtime
+        verbs = runtime.start(self.agent, "look"), runtime.drive("r"), runtime.cancel("r"), runtime.close()
+        for verb in verbs:
+            try:
+                asyncio.new_event_loop().run_until_complete(verb)
+                self.stage.say("child", "did it")
+            except ClewError as error:
+                self.stage.say("child", type(error).__name__, error)
+        for connection in [one for one in gc.get_objects() if isinstance(one, sqlite3.Connection)]:
+            connection.close()
+        os._exit(0)
 
 
 def watch_commits() -> None:

@@ -120,7 +120,9 @@ COUNTED = [
     pytest.param("silent excepts", "stores/planted.py", "try:\n    f()\nexcept KeyError:\n    pass", id="pass"),
     pytest.param("silent excepts", "app/planted.py", "with suppress(Exception):\n    f()", id="suppress"),
     pytest.param("broad excepts", "stores/planted.py", "try:\n    f()\nexcept Exception:\n    g()", id="broad"),
-    pytest.param("broad excepts", "app/planted.py", "try:\n    f()\nexcept (OSError, BaseException):\n    g()", id="one-of"),
+    pytest.param(
+        "broad excepts", "app/planted.py", "try:\n    f()\nexcept (OSError, BaseException):\n    g()", id="one-of"
+    ),
     pytest.param("broad excepts", "app/planted.py", "try:\n    f()\nexcept:\n    g()", id="bare"),
     pytest.param("third-party", "core/planted.py", "from pydantic.fields import Field", id="third-party-in-core"),
     pytest.param("public names", "__init__.py", "__all__ = ['planted']", id="public-name"),
@@ -154,10 +156,15 @@ def test_a_number_counts_import_cycles(tree: Path) -> None:
     ("name", "module", "text"),
     [
         pytest.param("functions over", "core/planted.py", LONG_MATCH, id="flat-match-in-core"),
-        pytest.param("parameters over", "app/planted.py", "def f(a, b, c, d, *, e, f, g): ...", id="keywords-of-the-façade"),
+        pytest.param(
+            "parameters over", "app/planted.py", "def f(a, b, c, d, *, e, f, g): ...", id="keywords-of-the-façade"
+        ),
         pytest.param("parameters over", "core/planted.py", "def f(self, a, b, c, d, e, f): ...", id="self"),
         pytest.param(
-            "broad excepts", "app/planted.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise", id="raised-on"
+            "broad excepts",
+            "app/planted.py",
+            "try:\n    f()\nexcept BaseException:\n    g()\n    raise",
+            id="raised-on",
         ),
         pytest.param("append", "stores/planted.py", "store.commit(batch)", id="a-store-itself"),
         pytest.param("append", "app/planted.py", "connection.commit()", id="another-commit"),

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clew import Agent, Limits, Message, tool
-from clew import codec
+from clew import Agent, Limits, Message, codec, tool
 from clew.core import entries as e
 from clew.core.outcomes import Cancelled, Stopped
 from clew.core.snapshots import snapshot
@@ -115,7 +114,9 @@ async def test_how_the_base_ended_is_the_bases_own_affair(world: World, how: str
     if how == "cancel":
         await run.cancel(reason="enough")
     held.let_go()
-    assert (await run.result()).outcome == (Cancelled(reason="enough") if how == "cancel" else Stopped("turns", "1 of 1"))
+    assert (await run.result()).outcome == (
+        Cancelled(reason="enough") if how == "cancel" else Stopped("turns", "1 of 1")
+    )
     two = await (await rt.start(agent(["Two."], look, name="pilot"), "Second", thread_id="t")).result()
     assert (two.reason, two.text) == ("natural", "Two.")
     check_transcript(two.messages)

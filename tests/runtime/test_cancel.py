@@ -13,7 +13,20 @@ from clew.core.outcomes import Cancelled
 from clew.errors import ModelError, NotFound, RunEnded
 from clew.ports import Fragment, ModelReply
 from clew.testing import ScriptedModel, call
-from tests.runtime.world import Fragments, Stop, World, agent, becomes, check_run, gate_of, has, kinds, of, results, seen
+from tests.runtime.world import (
+    Fragments,
+    Stop,
+    World,
+    agent,
+    becomes,
+    check_run,
+    gate_of,
+    has,
+    kinds,
+    of,
+    results,
+    seen,
+)
 
 
 @tool(effect="read")

@@ -68,7 +68,10 @@ TOOLS = [look, book, pay, alone, shaky, wrong, end, fatal]
 
 SCRIPTS: dict[str, list[Any]] = {
     "plain": ["Done."],
-    "parallel": [["At once.", call("look", {"what": "a"}), call("book", {"what": "b"}), call("pay", {"invoice": "c"})], "Done."],
+    "parallel": [
+        ["At once.", call("look", {"what": "a"}), call("book", {"what": "b"}), call("pay", {"invoice": "c"})],
+        "Done.",
+    ],
     "in order": [[call("alone", {"what": "a"}), call("look", {"what": "b"}), call("alone", {"what": "c"})], "Done."],
     "failures": [
         ModelError("rate_limited", retry_after=2),

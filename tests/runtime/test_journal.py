@@ -10,14 +10,12 @@ from clew import ClientTool, Limits, Message, ModelSettings, ToolOutput, tool
 from clew.codec import encode
 from clew.core import entries as e
 from clew.core.letters import MessageLetter
-from clew.core.outcomes import Cancelled, Completed, Failed, Requested, Stopped, detail_of, parse_outcome
+from clew.core.outcomes import Completed, Failed, Requested, Stopped, detail_of, parse_outcome
 from clew.errors import (
     Conflict,
     Fatal,
-    JournalCorrupt,
     ModelError,
     NotFound,
-    OutcomeUnknown,
     RunEnded,
     StoreUnavailable,
     Unsupported,
@@ -26,10 +24,9 @@ from clew.messages import Text
 from clew.ports import ModelReply
 from clew.runtime import draft
 from clew.testing import FunctionModel, ScriptedModel, call
-from tests.runtime.world import World, agent, check_run, gate_of, has, kinds, of, results, seen
+from tests.runtime.world import World, agent, check_run, gate_of, has, kinds, of, seen
 
 UNAVAILABLE = StoreUnavailable("the disk is full")
-LOST = OutcomeUnknown("the connection was cut in commit")
 
 
 @tool(effect="read")
@@ -163,6 +160,7 @@ async def test_a_deploy_and_other_metadata_do_not_make_it_another_start(world: W
     ("other", "given"),
     [
         ({}, {"input": "Snow?"}),
+        ({}, {"input": [Message.system("Rain?")]}),
         ({"name": "pilot"}, {}),
         ({}, {"thread_id": "another"}),
         ({}, {"limits": Limits(turns=9)}),
@@ -170,7 +168,7 @@ async def test_a_deploy_and_other_metadata_do_not_make_it_another_start(world: W
         ({}, {"client_tools": [ClientTool("pick", {"type": "object"})]}),
         ({}, {"model": "openai:gpt-5-mini"}),
     ],
-    ids=["input", "agent", "thread", "limits", "settings", "client_tools", "model"],
+    ids=["input", "role", "agent", "thread", "limits", "settings", "client_tools", "model"],
 )
 async def test_another_start_under_the_same_id_is_a_conflict_that_names_both(
     world: World, other: dict[str, Any], given: dict[str, Any]
@@ -266,166 +264,6 @@ async def test_a_journal_from_a_newer_version_is_given_back_uncounted_and_the_ot
     info, lease = await place.info("newer"), await place.lease("newer")
     assert (info.status, info.quarantined) == ("running", False)
     assert (lease.unclean, lease.owner) == (0, None)
-
-
-# --- J7 ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("J7", "T4")
-async def test_a_reply_is_kept_while_the_store_refuses_and_is_not_asked_for_again(world: World) -> None:
-    model = ScriptedModel(["Sunny."])
-    rt = await world.open()
-    hit = gate_of(rt).fail(has("model_replied"), UNAVAILABLE, UNAVAILABLE, UNAVAILABLE)
-    run = await rt.start(agent(model), "Rain?", run_id="r")
-    assert (await run.result()).text == "Sunny."
-    assert model.count == 1
-    assert hit[0] is hit[1] is hit[2]  # the same batch, tried again
-    await check_run(run)
-
-
-@pytest.mark.proves("J7", "R1")
-async def test_a_driver_whose_store_is_away_longer_than_its_lease_stops_and_starts_nothing(world: World) -> None:
-    ran: list[str] = []
-
-    @tool(effect="read")
-    def mark() -> str:
-        ran.append("mark")
-        return "marked"
-
-    marker = agent([[call("mark")], "Done."], mark)
-    rt = await world.open(marker, drive=False)
-    gate = gate_of(rt)
-    away = asyncio.Event()
-
-    async def refuse(batch: Any) -> None:
-        if has("model_replied")(batch):
-            away.set()
-            raise UNAVAILABLE
-
-    gate.before = refuse
-    gate.renew = lambda *_: (_ for _ in ()).throw(UNAVAILABLE)  # type: ignore[method-assign]
-    await rt.start(marker, "Go", run_id="r")
-    driving = asyncio.create_task(rt.drive("r"))
-    await away.wait()
-    await world.clock.advance(25)
-    await driving
-    assert ran == []
-    assert kinds(await (await world.opened_store()).read("r")) == ["run_started", "driver_attached"]
-    await world.kill(rt)
-    second = await world.open(marker)
-    assert (await (await second.get("r")).result()).text == "Done."
-
-
-@pytest.mark.proves("J7", "T4")
-@pytest.mark.parametrize("written", [True, False], ids=["written", "not written"])
-async def test_an_unknown_outcome_is_settled_under_a_new_epoch_and_the_reply_is_kept(
-    world: World, written: bool
-) -> None:
-    model = ScriptedModel([[call("look")], "Sunny."])
-    rt = await world.open()
-    hit = gate_of(rt).fail(has("model_replied"), LOST, written=written)
-    run = await rt.start(agent(model, look), "Rain?", run_id="r")
-    assert (await run.result()).text == "Sunny."
-    assert (len(hit), model.count) == (1, 2)
-    entries = await check_run(run)
-    assert [entry.epoch for entry in of(entries, e.DriverAttached)] == [1, 2]
-
-
-@pytest.mark.proves("J7", "T3")
-@pytest.mark.parametrize("written", [True, False], ids=["written", "not written"])
-@pytest.mark.parametrize("effect", ["read", "once"])
-async def test_an_unknown_outcome_of_a_result_repeats_no_call(world: World, written: bool, effect: Any) -> None:
-    ran: list[str] = []
-
-    @tool(effect=effect)
-    def mark() -> str:
-        ran.append("mark")
-        return "marked"
-
-    rt = await world.open()
-    gate_of(rt).fail(has("tool_returned"), LOST, written=written)
-    run = await rt.start(agent([[call("mark")], "Done."], mark), "Go", run_id="r")
-    result = await run.result()
-    assert ran == ["mark"]
-    assert results(result.messages)["1.tool.1"].content == "marked"
-    await check_run(run)
-
-
-@pytest.mark.proves("J7", "J8")
-@pytest.mark.parametrize("written", [True, False], ids=["written", "not written"])
-async def test_an_unknown_outcome_of_the_end_makes_one_end(world: World, written: bool) -> None:
-    rt = await world.open()
-    gate_of(rt).fail(has("run_finished"), LOST, written=written)
-    run = await rt.start(agent(["Sunny."]), "Rain?", run_id="r")
-    assert (await run.result()).text == "Sunny."
-    await check_run(run)
-
-
-@pytest.mark.proves("J7")
-async def test_after_an_unknown_outcome_nothing_starts_until_the_run_is_taken_again(world: World) -> None:
-    ran = asyncio.Event()
-
-    @tool(effect="read")
-    async def mark() -> str:
-        ran.set()
-        return "marked"
-
-    rt = await world.open()
-    gate = gate_of(rt)
-    gate.fail(has("model_replied"), LOST, written=True)
-    retake, asked, allowed = gate.inner.retake, asyncio.Event(), asyncio.Event()
-
-    async def held(*args: Any, **given: Any) -> Any:
-        asked.set()
-        await allowed.wait()
-        return await retake(*args, **given)
-
-    gate.retake = held  # type: ignore[attr-defined]
-    run = await rt.start(agent([[call("mark")], "Done."], mark), "Go", run_id="r")
-    await asked.wait()
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert not ran.is_set()
-    allowed.set()
-    assert (await run.result()).text == "Done."
-    assert ran.is_set()
-
-
-@pytest.mark.proves("J7")
-async def test_a_batch_handed_over_survives_a_cancel(world: World) -> None:
-    rt = await world.open()
-    reply = gate_of(rt).hold(has("model_replied"))
-    run = await rt.start(agent([[call("look")], "Sunny."], look), "Rain?", run_id="r")
-    await reply.reached()
-    await run.cancel(reason="enough")
-    reply.let_go()
-    result = await run.result()
-    assert result.outcome == Cancelled(reason="enough")
-    entries = await check_run(run)
-    assert kinds(entries)[2] == "model_replied"
-
-
-@pytest.mark.proves("J7", "R3")
-async def test_a_corrupt_run_is_quarantined_and_the_others_go_on(world: World) -> None:
-    starter = await world.open(drive=False)
-    meteo = agent(["Sunny."])
-    await starter.start(meteo, "Rain?", run_id="broken")
-    await starter.start(meteo, "Rain?", run_id="whole")
-    rt = world.runtime(meteo)
-    gate = gate_of(rt)
-    read = gate.inner.read
-
-    async def broken(run: str, *args: Any, **given: Any) -> Any:
-        if run == "broken":
-            raise JournalCorrupt("run 'broken': entry 2 is no JSON")
-        return await read(run, *args, **given)
-
-    gate.read = broken  # type: ignore[attr-defined]
-    await rt.open()
-    assert (await (await rt.get("whole")).result()).ok
-    with pytest.raises(JournalCorrupt, match="'broken' is quarantined.*clew quarantine release broken"):
-        await (await rt.get("broken")).result()
-    assert (await rt.store.info("broken")).quarantined
 
 
 # --- J8, J9 -----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,26 @@ import pytest
 
 from clew import Limits, ToolContext, tool
 from clew.core import entries as e
+from clew.core.messages import RawReply
 from clew.core.outcomes import Completed, Stopped
 from clew.errors import ModelError
 from clew.messages import Text, Thinking, ToolCall, Usage
-from clew.core.messages import RawReply
 from clew.ports import ModelReply
 from clew.testing import ScriptedModel, call
-from tests.runtime.world import Stop, World, agent, becomes, check_run, check_transcript, gate_of, has, kinds, of, results, seen
+from tests.runtime.world import (
+    Stop,
+    World,
+    agent,
+    becomes,
+    check_run,
+    check_transcript,
+    gate_of,
+    has,
+    kinds,
+    of,
+    results,
+    seen,
+)
 
 
 @tool(effect="read")

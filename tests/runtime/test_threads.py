@@ -1,6 +1,7 @@
 """W11: one active run per thread; the others queue, each goes on from where the one before it ended."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ async def test_runs_queue_in_order_and_go_on_from_the_heads_end(world: World) ->
     for run in runs:
         await run.result()
     assert said(await thread.messages()) == conversation(*"abcd")
-    for before, run in zip(runs, runs[1:], strict=False):
+    for before, run in itertools.pairwise(runs):
         entries = await check_run(run)
         fixed = of(entries, e.BaseFixed)
         assert [(x.run, x.base_seq) for x in fixed] == [(before.id, len(await before.entries()))]
@@ -139,7 +140,7 @@ async def test_reject_names_what_is_at_work_and_stores_nothing(world: World) -> 
     rt = await world.open(talker)
     first = await rt.start(talker, "a", run_id="a", thread_id="t", on_busy="reject")
     await held.reached()
-    with pytest.raises(RunBusy, match="thread 't' is at work on run 'a'.*wait for it, or enqueue"):
+    with pytest.raises(RunBusy, match=r"thread 't' is at work on run 'a'.*wait for it, or enqueue"):
         await rt.start(talker, "b", run_id="b", thread_id="t", on_busy="reject")
     with pytest.raises(NotFound, match="'b'"):
         await rt.get("b")
@@ -266,7 +267,17 @@ async def test_a_message_to_a_queued_run_is_taken_in_when_it_is_its_turn(world: 
 @pytest.mark.proves("W11")
 async def test_threads_do_not_hold_each_other_up_and_are_listed(world: World) -> None:
     held = Stop()
-    slow, quick = agent(Fragments([held, ]), name="slow"), echo()
+    slow, quick = (
+        agent(
+            Fragments(
+                [
+                    held,
+                ]
+            ),
+            name="slow",
+        ),
+        echo(),
+    )
     rt = await world.open(slow, quick)
     stuck = await rt.start(slow, "a", thread_id="one")
     await held.reached()

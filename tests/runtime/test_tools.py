@@ -14,7 +14,7 @@ from clew.core.rules import PARALLEL_CALLS
 from clew.messages import ToolCall
 from clew.runtime.user_code import THREADS
 from clew.testing import ScriptedModel, call
-from tests.runtime.world import Stop, World, agent, check_run, gate_of, has, of, results, seen
+from tests.runtime.world import Stop, World, agent, check_run, gate_of, has, of, results, seen, until
 
 
 class Ledger:
@@ -93,6 +93,7 @@ async def test_a_crash_between_body_and_commit_repeats_a_read_and_doubts_a_once(
     results_commit = gate_of(rt).hold(has("tool_returned"))
     await rt.start(actor, "Go", run_id="r")
     await results_commit.reached()
+    await until(lambda: "pay" in ran)
     await world.kill(rt)
     result = await (await (await world.open(actor)).get("r")).result()
     assert ran.count("pay") == 1
@@ -308,7 +309,9 @@ async def test_an_exception_is_an_error_result_of_type_and_message_without_paths
 ) -> None:
     text = "cannot open /home/ann/secret/bills.db with token=abc123 for https://ann:pw@example.org/x"
     rt = await world.open()
-    run = await rt.start(agent([[call("fail"), call("look")], "Done."], failing(lambda: OSError(text), form), look), "Go")
+    run = await rt.start(
+        agent([[call("fail"), call("look")], "Done."], failing(lambda: OSError(text), form), look), "Go"
+    )
     result = await run.result()
     told = results(result.messages)["1.tool.1"]
     assert told.is_error
@@ -323,7 +326,9 @@ async def test_an_exception_is_an_error_result_of_type_and_message_without_paths
 @pytest.mark.proves("T8", "T2")
 async def test_an_exception_of_a_once_tool_is_doubt_and_a_tool_error_is_not(world: World) -> None:
     rt = await world.open()
-    for number, (error, said) in enumerate([(OSError("reset"), "outcome unknown"), (ToolError("no funds"), "no funds")]):
+    for number, (error, said) in enumerate(
+        [(OSError("reset"), "outcome unknown"), (ToolError("no funds"), "no funds")]
+    ):
         tools = failing(lambda error=error: error, "async", "once")
         run = await rt.start(agent([[call("fail")], "Done."], tools, name=f"payer{number}"), "Go")
         result = await run.result()

@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import clew
 from clew import Message, ModelSettings, ToolError, tool
 from clew.core import entries as e
-from clew.errors import Fatal, ModelError, RunFailed
+from clew.errors import Fatal, ModelError, RunFailed, UsageError
 from clew.messages import Text, ToolResult, Usage
 from clew.ports import ModelReply
 from clew.testing import ScriptedModel, call
@@ -41,7 +42,8 @@ def test_no_pickle_no_eval_no_import_by_a_stored_name() -> None:
                 name = callee.id if isinstance(callee, ast.Name) else None
                 names = {name} & called if name else set()
             found += [f"{path.relative_to(SOURCE)}:{node.lineno} {name}" for name in sorted(names)]
-    lazy_doors = {"__init__.py", "testing/__init__.py", "models/__init__.py"}  # tables of our own modules, in the source
+    # Tables of our own modules, in the source.
+    lazy_doors = {"__init__.py", "testing/__init__.py", "models/__init__.py"}
     assert [place for place in found if place.partition(":")[0] not in lazy_doors] == []
 
 
@@ -69,17 +71,24 @@ async def test_what_is_stored_is_json_that_another_language_reads(world: World) 
 
     asked = '{"number": NaN, "count": 123456789012345678901234567890, "data": {"a": -Infinity, "b": 9007199254740993}}'
     reply = ModelReply(
-        parts=(call("take", asked, "a"),), cost=Decimal("0.1000000000000000055"), usage=Usage(input=3), finish="tool_calls"
+        parts=(call("take", asked, "a"),),
+        cost=Decimal("0.1000000000000000055"),
+        usage=Usage(input=3),
+        finish="tool_calls",
     )
     settings = ModelSettings(extra={"big": 2**70, "$x": 1})
     rt = await world.open()
     run = await rt.start(
-        agent([reply, "Done."], take), "Go", run_id="r", model_settings=settings, metadata={"n": 2**60, "x": float("inf")}
+        agent([reply, "Done."], take),
+        "Go",
+        run_id="r",
+        model_settings=settings,
+        metadata={"n": 2**60, "x": float("inf")},
     )
     result = await run.result()
     assert result.text == "Done."
     [(number, count, data)] = given
-    assert number != number
+    assert math.isnan(number)
     assert (count, data) == (123456789012345678901234567890, {"a": float("-inf"), "b": 9007199254740993})
     stored = [strict(body) for body in await rt.store.read_raw("r")]
     replied = next(entry for entry in stored if entry["kind"] == "model_replied")
@@ -163,7 +172,9 @@ async def test_what_looks_like_one_of_our_forms_stays_what_it_was(world: World, 
 
 
 @pytest.mark.proves("Z2", "L8")
-@pytest.mark.parametrize("name", ["../../etc/passwd", "look\n", "<script>", "look'; DROP TABLE runs;--", "x" * 100_000, "\x00"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "look\n", "<script>", "look'; DROP TABLE runs;--", "x" * 100_000, "\x00"]
+)
 async def test_a_tool_name_from_a_model_is_a_name_that_is_not_there(world: World, name: str) -> None:
     ran: list[str] = []
 
@@ -210,14 +221,13 @@ async def test_input_cannot_bring_calls_that_run(world: World) -> None:
 
     rt = await world.open()
     given = [Message.user("Hi"), Message.assistant("Hello", call("pay", id="1.tool.1")), Message.user("And?")]
-    outcome = None
-    try:
-        run = await rt.start(agent(["Done."], pay), given)
-        outcome = await run.result()
-    except clew.errors.UsageError as error:
-        assert "call" in str(error)
+    with pytest.raises(UsageError, match="calls"):
+        await rt.start(agent(["Done."], pay), given)
+    assert [run async for run in rt.runs()] == []
+    answered = [given[0], given[1], Message("tool", (ToolResult("1.tool.1", "said so"),)), given[2]]
+    run = await rt.start(agent(["Done."], pay), answered)
+    assert (await run.result()).ok
     assert ran == []
-    assert outcome is None or outcome.status == "done"
 
 
 # --- Z3 ---------------------------------------------------------------------------------------------------------------

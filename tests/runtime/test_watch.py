@@ -1,6 +1,7 @@
 """E: watching: history, then what comes, without gap or repeat, and never in the way of a run."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from clew.errors import ModelError, NotFound
 from clew.messages import Text, Thinking
 from clew.ports import Fragment, ModelReply
 from clew.testing import ScriptedModel, call
-from tests.runtime.world import Fragments, Stop, World, agent, becomes, gate_of, has, kinds, of
+from tests.runtime.world import Fragments, Stop, World, agent, becomes, gate_of, has, kinds, of, seen
 
 
 @tool(effect="read")
@@ -181,6 +182,31 @@ async def test_progress_of_a_tool_is_shown_and_not_kept(world: World) -> None:
     assert "progress" not in kinds(await run.entries())
 
 
+@pytest.mark.proves("E1", "T8")
+async def test_progress_may_be_shown_from_a_thread(world: World) -> None:
+    asyncio.get_running_loop().set_debug(True)  # which refuses what only the loop's own thread may do
+    go, shown = threading.Event(), threading.Event()
+
+    @tool(effect="read")
+    def load(ctx: ToolContext[object]) -> str:
+        go.wait(5)
+        ctx.emit({"percent": 50})
+        return "seen" if shown.wait(5) else "not seen"
+
+    rt = await world.open()
+    run = await rt.start(agent([[call("load")], "Done."], load), "Go")
+    after = (await seen(run, "model_replied"))[-1].seq
+    watching = run.watch(after)
+    waiting = asyncio.ensure_future(anext(watching))
+    for _ in range(50):
+        await asyncio.sleep(0)  # until it waits for what comes
+    go.set()
+    assert isinstance(await waiting, ProgressDelta)
+    shown.set()
+    await run.result()
+    assert of(await run.entries(), e.ToolReturned)[0].content == "seen"
+
+
 @pytest.mark.proves("E1")
 async def test_watching_a_run_that_is_not_there_says_so(world: World) -> None:
     rt = await world.open()
@@ -224,24 +250,24 @@ async def test_what_a_watcher_sees_is_committed_the_end_included(world: World) -
     place = await world.opened_store()
     end = gate_of(rt).hold(has("run_finished"))
     run = await rt.start(agent([[call("look")], "Done."], look), "Go", run_id="r")
-    seen: list[Any] = []
+    watched: list[Any] = []
 
     async def watch() -> None:
         async for item in run.watch():
             if hasattr(item, "seq"):
                 assert item in await place.read("r")
-                seen.append(item)
+                watched.append(item)
 
     watching = asyncio.create_task(watch())
     await end.reached()
     for _ in range(20):
         await asyncio.sleep(0)
-    assert "model_replied" in kinds(seen)
-    assert kinds(seen)[-1] != "run_finished"
+    assert "model_replied" in kinds(watched)
+    assert kinds(watched)[-1] != "run_finished"
     assert (await place.info("r")).status != "done"
     end.let_go()
     await watching
-    assert kinds(seen)[-1] == "run_finished"
+    assert kinds(watched)[-1] == "run_finished"
 
 
 @pytest.mark.proves("E3", "J8")

@@ -1,17 +1,17 @@
-"""A world for the tests of the runtime: a place that outlives processes, processes that die, and a store with a gate."""
+"""A world for the tests of the runtime: a place that outlives processes, processes that die, a store with a gate."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clew import Agent, Runtime
+from clew import Agent, Runtime, tool
 from clew.app import Run
 from clew.core.entries import Entry
 from clew.core.messages import Message, ToolCall, ToolResult
 from clew.ports import Batch, Fragment, ModelReply, ModelRequest, Receipt, RunInfo, Started
 from clew.stores.memory import MemoryStore
-from clew.testing import ScriptedModel, VirtualClock
+from clew.testing import ScriptedModel, VirtualClock, call
 
 LEASE = 30.0
 PATIENCE = 10.0
@@ -233,6 +233,28 @@ def agent(model: Any, *tools: Any, name: str = "meteo", **given: Any) -> Agent[A
     return Agent(name, model=ScriptedModel(model) if isinstance(model, list) else model, tools=tools, **given)
 
 
+@tool(effect="read")
+def look() -> str:
+    return "blue"
+
+
+class Work:
+    """An agent whose one tool is held until it is let go; it counts how often it ran."""
+
+    def __init__(self, effect: Any = "read", model: Any = None, **given: Any) -> None:
+        self.held, self.ran = Stop(), 0
+
+        @tool(effect=effect)
+        async def work() -> str:
+            self.ran += 1
+            await self.held.arrive()
+            return "worked"
+
+        self.tool = work
+        self.model = ScriptedModel([[call("work")], "Done."]) if model is None else model
+        self.agent = agent(self.model, work, look, **given)
+
+
 # --- reading journals -------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +301,13 @@ async def becomes(runtime: Runtime, run: str, told: Callable[[RunInfo], bool]) -
             return info
     finally:
         end()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Goes on once this holds, whoever brings it about."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 -- what is waited for happens in threads, too
+            await asyncio.sleep(0.001)
 
 
 def check_transcript(messages: Sequence[Message]) -> None:

@@ -47,7 +47,7 @@ started = st.tuples(
     small,
     st.booleans(),
 )
-committed = st.tuples(st.just("commit"), run, st.sampled_from(sorted("abcdefghijklmn")), small, run)
+committed = st.tuples(st.just("commit"), run, st.sampled_from(sorted("abcdefghijklmno")), small, run)
 verbs = st.one_of(
     started,
     committed,
@@ -105,6 +105,7 @@ class World:
             "i": ((BaseFixed(run=other, base_seq=1),), {"heads": (HeadMove("t", thread and thread.head, run),)}),
             "j": ((note(),), {"projection": Projection(status="waiting", wake_at=self.store.now() + 50 * SECOND)}),
             "k": ((), {"projection": Projection(status="running"), "lease": "release"}),
+            "o": ((), {"projection": Projection(status="queued"), "lease": "release"}),
             "l": ((DecisionMade(ticket="1.tool.1", decision_id="x", decision=Reject("no")),), {"taken": letters[:1]}),
             "m": ((note(),), {"blobs": {"sha256:b": b"b"}, "taken": (1,)}),
         }
@@ -177,7 +178,8 @@ class World:
                     found.append((type(error).__name__, str(error)))
         listed = [await self.store.runs(RunFilter(status=status)) for status in (None, *STATUSES)]
         found += [[row.run_id for row in rows] for rows in listed]
-        found += [await self.store.threads(), (await self.store.entries_since(None))[0], await self.store.next_wake()]
+        entries, _ = await self.store.entries_since(None)
+        found += [await self.store.threads(), [entry[:2] for entry in entries], await self.store.next_wake()]
         found += [await self.store.tickets(TicketFilter(closed=closed)) for closed in (False, True)]
         return found
 

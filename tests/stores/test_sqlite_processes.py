@@ -141,7 +141,7 @@ async def test_cursors_give_the_order_of_commits_over_processes(store: SqliteSto
         if mine.seq < 51:
             await mine.commit(note())
         found, cursor = await store.entries_since(cursor, limit=40)
-        for run, entry in found:
+        for run, entry, _ in found:
             seen[run].append(entry.seq)
         await asyncio.sleep(0)
     assert seen == {"a": [*range(2, 152)], "b": [*range(2, 152)], "c": [*range(1, 52)]}
@@ -299,8 +299,9 @@ async def test_two_stores_of_one_process_are_one_owner(path: Path, act: Callable
     await first.close()
     assert await act("sees", path).line() == "True"
     await second.close()
+    # A process that lives may still be in the middle of something, whatever it has closed: its lease runs out.
     last = act("sees", path)
-    assert await last.line() == "False"
+    assert await last.line() == "True"
     assert last.process.wait(PATIENCE) == 0
     assert [found.name for found in path.parent.iterdir()] == ["clew.db"]
 

@@ -15,6 +15,7 @@ from clew.app.result import Result
 from clew.app.run import Run, Thread, Until
 from clew.core.deltas import Delta
 from clew.core.entries import Entry, RunFinished
+from clew.core.outcomes import Completed
 from clew.core.snapshots import Snapshot
 from clew.core.snapshots import snapshot as snapshot_of
 from clew.core.state import State
@@ -98,6 +99,12 @@ class Reading(Later):
     def thread(self, thread_id: str) -> Thread:
         return Thread(self._whole, thread_id)
 
+    @property
+    def opened(self) -> Store:
+        """The store, if this Runtime may be used."""
+        self._check_open()
+        return self.store
+
     async def state_of(self, run_id: str) -> State:
         """The folded state of a run: what the journal adds up to now."""
         self._check_open()
@@ -136,9 +143,10 @@ class Reading(Later):
         output: object = None
         if state.finished is not None:
             output = state.finished.output.text
-            if state.finished.output.value is not None:
+            typed = agent is not None and agent.output_schema is not None and isinstance(state.outcome, Completed)
+            if typed or state.finished.output.value is not None:
                 value = await loaded(state.finished.output.value, self.store)
-                output = value if agent is None else agent.load_output(value)
+                output = agent.load_output(value) if agent is not None and typed else value
         return Result(state, output=output, reasons=reasons)
 
     async def watch_run(
@@ -155,7 +163,6 @@ class Reading(Later):
                 return False
             return _settled(await self.store.info(run_id), until, check=False)
 
-        await self.store.info(run_id)
         if snapshot:
             state = await self.state_of(run_id)
             yield snapshot_of(state)

@@ -72,7 +72,7 @@ class Run(Generic[_Out_co]):
                     said[step] = said.get(step, 0) + len(text)
                     yield text
                 case ResetDelta(step=step):
-                    said[step] = 0
+                    said[step] = 0  # what was said before was void; a plain text cannot take it back
                 case ModelReplied(step=step) if step is not None:
                     rest = item.text[said.pop(step, 0) :]
                     if rest:
@@ -81,14 +81,14 @@ class Run(Generic[_Out_co]):
                     pass
 
     async def entries(self, after: int = 0) -> list[Entry]:
-        return await self._runtime.store.read(self.id, after=after)
+        return await self._runtime.opened.read(self.id, after=after)
 
     async def messages(self) -> list[Message]:
         """The whole conversation up to now, that of the bases included."""
         return list((await self._runtime.state_of(self.id)).transcript)
 
     async def info(self) -> RunInfo:
-        return await self._runtime.store.info(self.id)
+        return await self._runtime.opened.info(self.id)
 
     @overload
     async def state(self) -> Mapping[str, Any]: ...
@@ -125,7 +125,7 @@ class Thread:
         return f"<Thread {self.id}>"
 
     async def _head(self) -> str:
-        found = await self._runtime.store.thread(self.id)
+        found = await self._runtime.opened.thread(self.id)
         if found is None or found.head is None:
             raise NotFound(f"there is no thread {self.id!r}: start(…, thread_id={self.id!r}) makes it")
         return found.head
@@ -135,12 +135,12 @@ class Thread:
 
     async def runs(self) -> list[RunInfo]:
         """The runs of the thread, newest first."""
-        return await self._runtime.store.runs(RunFilter(thread_id=self.id))
+        return await self._runtime.opened.runs(RunFilter(thread_id=self.id))
 
     async def queue(self) -> tuple[str, ...]:
         """The runs that wait for their turn, in order."""
         await self._head()
-        found = await self._runtime.store.thread(self.id)
+        found = await self._runtime.opened.thread(self.id)
         return () if found is None else found.queue
 
     async def state(self, key: StateKey[_T]) -> _T:

@@ -1,9 +1,10 @@
 """The façade: each verb is a few lines over plan, store and worker."""
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import Any, Literal, Self, overload
 
 from msgspec.structs import replace
 from typing_extensions import TypeVar
@@ -23,23 +24,28 @@ from clew.ports import Claim, Clock, RunInfo, Store
 from clew.runtime.feed import Feed
 from clew.runtime.history import History
 from clew.runtime.ids import new_run_id
-from clew.runtime.plan import Input, OnBusy, StartPlan, Wishes, as_messages, check_agent, plan_start, stamped
+from clew.runtime.plan import (
+    Input,
+    OnBusy,
+    StartPlan,
+    Wishes,
+    as_messages,
+    check_agent,
+    checked_letter,
+    client_specs,
+    plan_start,
+    stamped,
+)
 from clew.runtime.station import Station
 from clew.runtime.user_code import Threads
 from clew.runtime.worker import Worker
 from clew.stores.clock import SystemClock
 from clew.stores.owners import this_process
 
-if TYPE_CHECKING:
-    import asyncio
-
 _D = TypeVar("_D", default=object)
 _Out = TypeVar("_Out", default=str)
 
-LOOK_AGAIN = 1.0  # seconds: how long a settled run can go unnoticed if every signal were lost
 START_TRIES = 100
-PAGE = 100
-OURSELVES = frozenset({"timer", "rate_limit", "background_tasks"})  # waits that end without anybody outside
 
 
 class Runtime(Reading):
@@ -171,7 +177,7 @@ class Runtime(Reading):
             deps=deps_maker(deps, self.store.info),
             resolve=resolve_model,
             model=model,
-            grace=in_seconds(grace, "Runtime: grace") or 0.0,
+            grace=0.0 if grace == 0 else in_seconds(grace, "Runtime: grace") or 0.0,
             lease=int((in_seconds(lease, "Runtime: lease") or 30.0) * 1_000_000),
         )
         self._worker = Worker(self._station, concurrency)
@@ -262,12 +268,13 @@ class Runtime(Reading):
             model=model,
             limits=limits,
             settings=model_settings,
-            client_tools=tuple(tool.spec for tool in client_tools),
+            client_tools=client_specs(client_tools),
             trace=trace,
             metadata=metadata,
         )
-        plan = plan_start(run_id or new_run_id(self.store.now()), agent, input, wishes)
-        run = await self._place(plan, agent, on_busy)
+        plan = plan_start(new_run_id(self.store.now()) if run_id is None else run_id, agent, input, wishes)
+        # A task of its own: whoever waits may be cancelled, and the run must not be left without its driver.
+        run = await asyncio.shield(self._station.spawn(self._place(plan, agent, on_busy), f"start {plan.run}"))
         return Run(self, run, plan.thread or run, agent, agent.name)
 
     async def _place(self, plan: StartPlan, agent: Agent[Any, Any], on_busy: OnBusy) -> str:
@@ -289,6 +296,11 @@ class Runtime(Reading):
             except Conflict:
                 if await self._is_taken(plan):
                     raise
+                if plan.thread is None:
+                    raise UsageError(
+                        f"run id {plan.run!r} is the name of a thread: say thread_id={plan.run!r} to go on with it, "
+                        "or take another run_id"
+                    ) from None
                 continue
             if started.created and here:
                 state = await self._station.history.state_from(plan.run, list(new.entries))
@@ -310,6 +322,8 @@ class Runtime(Reading):
     async def drive(self, run_id: str) -> Run[Any]:
         """Drive a run here and now, until it waits or ends. Raises RunBusy naming the process that does already."""
         run = await self.get(run_id)
+        if run.agent not in self._station.agents:
+            raise UsageError(f"run {run.id!r} is of agent {run.agent!r}, which this Runtime was not given: agents=[…]")
         await self._worker.drive(run.id)
         return run
 
@@ -346,7 +360,7 @@ class Runtime(Reading):
         """Leave a letter, and see that somebody reads it: the run's driver, or if it has none, this process."""
         self._check_open()
         info = await self.store.info(run_id)
-        await self.store.post(info.run_id, letter)
+        await self.store.post(info.run_id, checked_letter(letter))
         if self._worker.notify(info.run_id) or not isinstance(letter, CancelLetter):
             return
         try:

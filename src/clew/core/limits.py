@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from clew.core.state import State
 
 
+WHOLE = frozenset({"turns", "tool_calls", "tokens", "model_errors", "repeats", "depth"})
+
+
 class Limits(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a run may use up. `None` is no limit. `seconds` is driven time: waits do not count."""
 
@@ -32,6 +35,8 @@ class Limits(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("turns", "tool_calls", "tokens", "cost", "seconds", "model_errors", "repeats", "depth"):
             amount = getattr(self, name)
+            if amount is not None and name in WHOLE and type(amount) is not int:
+                raise UsageError(f"Limits({name}={amount!r}): a whole number, or None for no limit")
             if amount is not None and not (math.isfinite(amount) and amount >= 0):
                 raise UsageError(f"Limits({name}={amount}): a limit is zero or more, or None for no limit")
         if isinstance(self.cost, int | float):

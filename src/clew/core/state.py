@@ -40,6 +40,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 NOTHING_KNOWN = Known()
+BEGINNINGS = (e.BaseFixed, e.DriverAttached)  # of an activation: the time before them was not driven
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -133,7 +134,7 @@ def apply(state: State, entry: e.Entry) -> State:
         raise JournalCorrupt(f"run {state.run!r}: entry {entry.seq} ({entry.kind}) follows the end of the run")
     if (state.started is None) is not (type(entry) is e.RunStarted):
         raise JournalCorrupt(f"run {state.run!r}: entry {entry.seq} is {entry.kind}; run_started comes first, and once")
-    driven = state.driven + (entry.at - state.at if entry.epoch == state.epoch and state.epoch else 0)
+    driven = state.driven if state.epoch == 0 or type(entry) in BEGINNINGS else state.driven + entry.at - state.at
     return _change(replace(state, seq=entry.seq, at=entry.at, driven=driven), entry)
 
 

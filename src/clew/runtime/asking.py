@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
 from time import monotonic_ns
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
@@ -21,12 +21,13 @@ from clew.errors import JournalCorrupt, ModelError, Unsupported, UsageError
 from clew.ports import Fragment, Model, ModelReply, ModelRequest
 from clew.runtime.feed import Saying
 from clew.runtime.flight import Done, Flight
-from clew.runtime.redact import described, redacted
+from clew.runtime.redact import described, words
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.values import Aside, cleaned
 
 CHARACTERS_PER_TOKEN = 4
+FINISHES = frozenset(get_args(e.Finish))
 
 
 class Asking:
@@ -49,7 +50,10 @@ class Asking:
             entry = self._raised(flight, state, effect, outcome.error, saying)
             return Done(() if entry is None else (entry,))
         reply, first = outcome.value
-        return Done((self._replied(state, effect, reply, _since(begun), first),))
+        # Models are anybody's code: a reply that is not one must not take the driver down with it.
+        made = attempt_sync(self._replied, state, effect, reply, _since(begun), first)
+        entry = self._failed(state, effect, made.error, None, None) if isinstance(made, Raised) else made.value
+        return Done((entry,))
 
     async def _ask(self, state: State, effect: CallModel, saying: Saying) -> tuple[ModelReply, int | None]:
         assert state.started is not None
@@ -76,19 +80,21 @@ class Asking:
             self._model = self._station.resolve(self._station.model or named or self._agent.model)
         return self._model
 
-    async def _heard(
-        self, pieces: AsyncIterator[Fragment | ModelReply], run: str, saying: Saying
-    ) -> tuple[ModelReply, int | None]:
+    async def _heard(self, pieces: AsyncIterator[object], run: str, saying: Saying) -> tuple[ModelReply, int | None]:
         """The reply, and when its first fragment came."""
         feed = self._station.feed
         begun = monotonic_ns()
         reply: ModelReply | None = None
         first: int | None = None
+        if not hasattr(pieces, "__aiter__"):
+            raise self._no_stream(pieces)
         try:
             async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                     break
+                if not isinstance(piece, Fragment):
+                    raise self._no_stream(piece)
                 if first is None:
                     first = _since(begun)
                 feed.say(run, saying, piece)
@@ -100,6 +106,15 @@ class Asking:
             raise ModelError("interrupted", "the stream ended without a reply")
         return reply, first
 
+    def _no_stream(self, found: object) -> UsageError:
+        if asyncio.iscoroutine(found):
+            found.close()
+        name = "" if self._model is None else self._model.name
+        return UsageError(
+            f"model {name!r} gave a {type(found).__name__}: "
+            "its stream() is an async generator of Fragment and one ModelReply"
+        )
+
     def _replied(self, state: State, effect: CallModel, reply: ModelReply, took: int, first: int | None) -> e.Entry:
         usage = reply.usage if reply.usage.requests else replace(reply.usage, requests=1)
         parts = self._own_parts(state.turn + 1, reply.parts)
@@ -110,6 +125,8 @@ class Asking:
         size = sum(
             len(part.args_text) if isinstance(part, ToolCall) else len(getattr(part, "text", "")) for part in parts
         )
+        if reply.raw is not None:
+            size = max(size, sum(memoryview(item).nbytes for item in reply.raw.items))
         if size > VALUE_LIMIT:
             too_large = ModelError("invalid_request", f"the reply has {size} characters, {VALUE_LIMIT} can be kept")
             return self._failed(state, effect, too_large, usage, money(reply.cost))
@@ -186,7 +203,7 @@ class Asking:
         """A transient failure is tried again after a while; any other is final."""
         retry_at: int | None = None
         if isinstance(error, ModelError):
-            class_, message = str(error.kind), redacted(str(error))
+            class_, message = str(error.kind), words(error)
             if error.transient:
                 wait = backoff(state.run, effect.step, effect.attempt, error.retry_after)
                 retry_at = self._station.store.now() + wait
@@ -207,7 +224,11 @@ class Asking:
 def _is_plain(reply: ModelReply) -> bool:
     """Whether there is nothing in it but what was made fit part by part."""
     texts = all(isinstance(part, Text | Thinking | ToolCall) for part in reply.parts)
-    return texts and reply.raw is None and reply.prices is None
+    return texts and reply.raw is None and reply.prices is None and reply.finish in FINISHES and _is_whole(reply.usage)
+
+
+def _is_whole(usage: Usage) -> bool:
+    return type(usage) is Usage and type(usage.input) is type(usage.output) is type(usage.requests) is int
 
 
 def _unstorable(replied: e.ModelReplied) -> str | None:
@@ -215,7 +236,7 @@ def _unstorable(replied: e.ModelReplied) -> str | None:
     try:
         codec.decode(codec.encode(replied))
     except (ValueError, TypeError, JournalCorrupt, Unsupported) as error:
-        return redacted(str(error))
+        return words(error)
     return None
 
 
@@ -224,7 +245,7 @@ def complaint(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "invalid arguments: they nest too deeply"
     known = isinstance(error, ValueError | UsageError)
-    return f"invalid arguments: {redacted(str(error)) if known else described(error)}"
+    return f"invalid arguments: {words(error) if known else described(error)}"
 
 
 def _since(begun: int) -> int:

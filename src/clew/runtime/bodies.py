@@ -16,7 +16,7 @@ from clew.core.values import Digest, unpack
 from clew.errors import Fatal, ToolError
 from clew.runtime.asking import complaint
 from clew.runtime.flight import Done, Flight
-from clew.runtime.redact import described, redacted
+from clew.runtime.redact import described, words
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, Returned, attempt, attempt_sync
 from clew.runtime.values import TooLarge, stored
@@ -95,11 +95,11 @@ class Body:
 
     def _raised(self, tool: Tool[Any, Any, Any], declared: ToolSpec, error: BaseException, took: int) -> Done:
         if isinstance(error, Fatal):
-            return self._failed("fatal", redacted(str(error)) or "a tool ended the run", took=took)
+            return self._failed("fatal", words(error) or "a tool ended the run", took=took)
         if self._flight.interrupted and isinstance(error, asyncio.CancelledError):
             return Done()  # the driver closes the call, or leaves it to the next one
         class_ = "timeout" if isinstance(error, TimeoutError) and declared.timeout is not None else type(error).__name__
-        message = redacted(str(error)) if isinstance(error, ToolError) else described(error)
+        message = words(error) if isinstance(error, ToolError) else described(error)
         if self._may_retry(tool, declared, error):
             wait = backoff(self._state.run, self._effect.step, self._effect.attempt)
             retry_at = self._station.store.now() + wait

@@ -2,30 +2,33 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from clew.core import entries as e
 from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Effect, Finish, Record
-from clew.core.letters import AnyLetter, LateResultLetter, MessageLetter
+from clew.core.letters import AnyLetter, MessageLetter
 from clew.core.outcomes import Failed
 from clew.core.rules import finished, next_effects
 from clew.core.state import State
 from clew.core.values import Digest
 from clew.errors import InboxMoved, NotFound, OutcomeUnknown, RunEnded, StaleWriter, StoreUnavailable
-from clew.ports import HeadMove, Receipt
+from clew.ports import HeadMove, Projection
 from clew.runtime.draft import Draft, projected
 from clew.runtime.flight import Done, Flight
 from clew.runtime.hands import Hands
+from clew.runtime.recovery import late_letters, still_news
 from clew.runtime.station import Lease, Station
-from clew.runtime.values import referred
 from clew.runtime.waiting import happened
 
 log = logging.getLogger("clew.driver")
 
+T = TypeVar("T")
 Performed = CallModel | CallTool  # what takes outside work
+Timed = CallModel | CallTool | Record  # what may have to wait for its time
 PARK_AFTER = 5_000_000  # a longer wait holds no task and no lease
 ROW_EVERY = 1_000_000  # the counters of the row of a run at work are at most this old
 FIRST_PAUSE = 0.02
@@ -41,6 +44,7 @@ class Attach(Struct, frozen=True, kw_only=True):
     inbox_seq: int = 0
     agent: e.DriverAttached
     refused: str | None = None  # what has changed, if the agent said that such runs must fail
+    retry_at: int | None = None  # when to try again, if what the tools need could not be made
 
 
 class Driver:
@@ -57,7 +61,8 @@ class Driver:
         self._gathered: list[Done] = []
         self._letters: list[AnyLetter] = []
         self._inbox_seen = 0
-        self._inbox_seq = attach.inbox_seq
+        self._mail = attach.inbox_seq > 0
+        self._attached_under = lease.epoch
         self._woken = asyncio.Event()
         self._stopping = False
         self._grace = station.grace
@@ -67,7 +72,7 @@ class Driver:
 
     def wake(self) -> None:
         """There may be mail."""
-        self._inbox_seq = max(self._inbox_seq, self._inbox_seen + 1)
+        self._mail = True
         self._woken.set()
 
     def nudge(self) -> None:
@@ -104,11 +109,11 @@ class Driver:
                 draft, effects = self._decide()
                 release = self._may_release(draft, effects)
                 if draft.entries or release:
-                    receipt = await self._commit(draft, effects, release=release)
-                    if receipt is None:
+                    committed = await self._commit(draft, effects, release=release)
+                    if committed and release:
+                        return self.state
+                    if not committed or self._mail:
                         continue
-                if release:
-                    return self.state
                 await self._start(effects)
                 await self._wait(effects)
         except StaleWriter:
@@ -141,7 +146,7 @@ class Driver:
         before = len(draft.entries)
         for effect in effects:
             match effect:
-                case Record(entry):
+                case Record(entry) if self._may_record(draft, effect):
                     draft.add(_copy(entry))
                 case Close():
                     self._close(draft, effect)
@@ -151,9 +156,15 @@ class Driver:
                     self._finish(draft, entry)
                 case CallModel(step) if step not in self._flights:
                     self._take_messages(draft)
-                case CallModel() | CallTool() | Await():
+                case CallModel() | CallTool() | Await() | Record():
                     pass
         return len(draft.entries) > before
+
+    def _may_record(self, draft: Draft, effect: Record) -> bool:
+        """An intent says that a body is about to start: not before its time, and not by one who starts nothing."""
+        if effect.not_before is not None and effect.not_before > draft.now:
+            return False
+        return not isinstance(effect.entry, e.ToolStarted) or not (self._stopping or self._hands is None)
 
     def _close(self, draft: Draft, effect: Close) -> None:
         flight = self._flights.get(effect.step)
@@ -194,43 +205,55 @@ class Driver:
 
     def _startable(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
         for effect in effects:
-            if isinstance(effect, Performed) and (effect.not_before or 0) <= draft.now + PARK_AFTER:
+            if isinstance(effect, Timed) and (effect.not_before or 0) <= draft.now + PARK_AFTER:
                 return True
         return False
 
     # --- writing
 
-    async def _commit(self, draft: Draft, effects: tuple[Effect, ...], *, release: bool) -> Receipt | None:
-        """Make the draft durable and the state its own. None: nothing was written, read the mail and decide again."""
-        wake_at = None
-        if release and draft.state.finished is None:
-            dues = [x.not_before for x in effects if isinstance(x, Performed) and x.not_before is not None]
-            wake_at = min(dues, default=None)
-        unfinished_work = self._stopping or (self._hands is None and bool(effects))
-        projection = None
-        if release or draft.now - self._row_at >= ROW_EVERY:
-            projection = projected(draft.state, wake_at=wake_at, waits=release and not unfinished_work)
-        batch = draft.batch(self._inbox_seen, projection, release=release)
+    async def _commit(self, draft: Draft, effects: tuple[Effect, ...], *, release: bool) -> bool:
+        """Make the draft durable and the state its own. False: it is not, read the mail and decide again."""
+        batch = draft.batch(self._inbox_seen, self._projection(draft, effects, release=release), release=release)
+        try:
+            receipt = await self._insist(lambda: self._station.store.commit(batch))
+        except InboxMoved:
+            self._mail = True
+            return False
+        except OutcomeUnknown:
+            await self._retake()
+            return False
+        self._committed(draft, projected=batch.projection is not None)
+        self._mail = self._mail or receipt.inbox_seq > self._inbox_seen
+        return True
+
+    def _projection(self, draft: Draft, effects: tuple[Effect, ...], *, release: bool) -> Projection | None:
+        """The row of the run, where it has to be written: at a release, and now and then."""
+        if not release:
+            return projected(draft.state, wake_at=None, waits=False) if draft.now - self._row_at >= ROW_EVERY else None
+        retry_at = self._attach.retry_at
+        waits = [effect.not_before for effect in effects if isinstance(effect, Timed)]
+        dues = [due for due in (*waits, retry_at) if due is not None and draft.state.finished is None]
+        wake_at = min(dues) if dues else None
+        leaving = self._stopping or (self._hands is None and bool(effects) and retry_at is None)
+        return projected(draft.state, wake_at=wake_at, waits=not leaving)
+
+    async def _insist(self, touch: Callable[[], Awaitable[T]], *, settles: bool = False) -> T:
+        """Touch the store, again and again while it cannot be used and the lease holds.
+
+        `settles`: the touch may be made twice, so that one with an unknown outcome is simply made again.
+        """
         pause = FIRST_PAUSE
         while True:
             try:
-                receipt = await self._station.store.commit(batch)
-                break
-            except InboxMoved:
-                self._inbox_seq = self._inbox_seen + 1
-                return None
-            except OutcomeUnknown:
-                await self._retake()
-                return None
+                return await touch()
             except StoreUnavailable as error:
+                if isinstance(error, OutcomeUnknown) and not settles:
+                    raise
                 log.warning("run %s: the store refuses for now, trying again: %s", self.state.run, error)
                 if not await self._lease.good():
                     raise StaleWriter(f"run {self.state.run!r}: the store was away longer than the lease") from error
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-        self._committed(draft, projected=projection is not None)
-        self._inbox_seq = max(self._inbox_seq, receipt.inbox_seq)
-        return receipt
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     def _committed(self, draft: Draft, *, projected: bool) -> None:
         self.state = draft.state
@@ -246,54 +269,43 @@ class Driver:
             self._row_at = draft.now
 
     async def _retake(self) -> None:
-        """Nobody knows whether the last batch was written: take the run anew, which settles it, read, decide again."""
-        while self._flights:
-            await self._land()
-        await self._lease.retake()
-        fresh = await self._station.history.state(self.state.run)
-        held = [entry for done in self._gathered for entry in done.entries]
-        blobs = {digest: data for done in self._gathered for digest, data in done.blobs.items()}
-        self.state = fresh
-        self._attach = replace(self._attach, entries=(self._attach.agent,), heads=())
-        self._gathered = [Done(tuple(entry for entry in held if _still_news(fresh, entry)), blobs)]
+        """Nobody knows whether the last batch was written: take the run anew, which settles it, read, decide again.
+
+        What is being performed goes on meanwhile; what it comes to is added under the new epoch.
+        """
+        await self._insist(self._lease.retake, settles=True)
+        fresh = await self._insist(lambda: self._station.history.state(self.state.run))
+        if fresh.epoch >= self._attached_under:
+            self._attach = replace(self._attach, entries=(), heads=(), blobs={})
+        self.state = replace(fresh, known=self.state.known) if fresh.queued else fresh
+        self._gathered = [still_news(fresh, done) for done in self._gathered]
         self._letters = []
         self._inbox_seen = 0
-        self._inbox_seq = max(self._inbox_seq, 1)
+        self._mail = True
 
     async def _hand_over(self) -> None:
         """The run belongs to somebody else now: what is known here goes there as letters, so that nothing is lost."""
         self.interrupt()
         while self._flights:
             await self._land()
-        for done in self._gathered:
-            for entry in done.entries:
-                if isinstance(entry, e.ToolReturned | e.ToolFailed) and entry.source == "ran":
-                    await self._post_late(entry, done.blobs)
-
-    async def _post_late(self, entry: e.ToolReturned | e.ToolFailed, blobs: dict[Digest, bytes]) -> None:
-        returned = entry.content if isinstance(entry, e.ToolReturned) else None
-        aside = referred(returned)
-        late = LateResultLetter(
-            call=entry.call,
-            from_epoch=self._lease.epoch,
-            value=returned if aside is None else msgspec.json.decode(blobs[aside]),
-            error=f"{entry.class_}: {entry.message}" if isinstance(entry, e.ToolFailed) else None,
-            by=self._station.worker,
-        )
-        try:
-            await self._station.store.post(self.state.run, late)
-        except (RunEnded, NotFound, StoreUnavailable) as error:
-            log.warning("run %s: a late result of %s found no taker: %s", self.state.run, entry.call, error)
+        for letter in [
+            letter for done in self._gathered for letter in late_letters(done, self._lease.epoch, self._station.worker)
+        ]:
+            try:
+                await self._station.store.post(self.state.run, letter)
+            except (RunEnded, NotFound, StoreUnavailable) as error:
+                log.warning("run %s: a late result of %s found no taker: %s", self.state.run, letter.call, error)
 
     # --- performing and waiting
 
     async def _read_mail(self) -> None:
-        if self._inbox_seq <= self._inbox_seen:
+        if not self._mail:
             return
+        self._mail = False
         # The number first, the letters after: one that comes in between is read twice rather than not at all.
-        newest = (await self._station.store.info(self.state.run)).inbox_seq
-        self._letters = await self._station.store.inbox(self.state.run)
-        self._inbox_seen = self._inbox_seq = newest
+        row = await self._insist(lambda: self._station.store.info(self.state.run))
+        self._letters = await self._insist(lambda: self._station.store.inbox(self.state.run))
+        self._inbox_seen = row.inbox_seq
 
     async def _start(self, effects: tuple[Effect, ...]) -> None:
         """Perform what is due and not being performed; the lease must be good for a third yet."""
@@ -318,15 +330,17 @@ class Driver:
 
     async def _wait(self, effects: tuple[Effect, ...]) -> None:
         """Until something ended, mail came, the next effect is due, or the grace of an interrupted one is over."""
-        dues = [
-            effect.not_before
-            for effect in effects
-            if isinstance(effect, Performed) and effect.not_before and effect.step not in self._flights
-        ]
+        dues = [] if self._stopping else [due for effect in effects if (due := self._due(effect)) is not None]
         if not dues:
             await self._land()
         else:
             await self._land(max(min(dues) - self._station.store.now(), 0) / 1_000_000)
+
+    def _due(self, effect: Effect) -> int | None:
+        """When an effect that waits for its time may go on."""
+        if not isinstance(effect, Timed) or (isinstance(effect, Performed) and effect.step in self._flights):
+            return None
+        return effect.not_before
 
     async def _land(self, seconds: float | None = None) -> None:
         """Take in what has ended. What was interrupted and does not end within the grace is left behind."""
@@ -371,15 +385,3 @@ def _refusal(state: State, attach: Attach) -> tuple[Effect, ...]:
 def _copy(entry: e.Entry) -> e.Entry:
     """Effects are values and may be decided twice: what goes into a draft is stamped, so it is a copy."""
     return replace(entry)
-
-
-def _still_news(state: State, entry: e.Entry) -> bool:
-    """Whether a fact in hand still belongs into the journal as it was read back."""
-    match entry:
-        case e.ModelReplied() | e.ModelFailed():
-            effects = next_effects(state)
-            return any(isinstance(effect, CallModel) and effect.step == entry.step for effect in effects)
-        case e.ToolReturned() | e.ToolFailed() | e.DoubtResolved():
-            return any(call.id == entry.call for call in state.open_calls)
-        case _:
-            return False

@@ -94,11 +94,13 @@ class Feed:
         self._waiting: dict[str, set[asyncio.Future[State | None]]] = {}
         self._sayings: dict[str, dict[str, Saying]] = {}
         self._hush: Callable[[], None] | None = None
+        self._closed = False
 
     def open(self) -> None:
         self._hush = self._store.listen(self._changed)
 
     def close(self) -> None:
+        self._closed = True
         if self._hush is not None:
             self._hush()
         for watcher in [w for group in self._watchers.values() for w in group] + list(self._everything):
@@ -138,6 +140,8 @@ class Feed:
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(state)
+        for watcher in self._watchers.get(run, ()):
+            watcher.wake()
 
     # --- from the store
 
@@ -176,7 +180,7 @@ class Feed:
             while True:
                 for entry in await self._store.read(run, after=seq):
                     seq = entry.seq
-                    if entry.step is not None and not isinstance(entry, e.ToolStarted):
+                    if entry.step is not None and not isinstance(entry, e.ToolStarted | e.ModelFailed):
                         watcher.forget(entry.step)
                     yield entry
                     if await stop(entry):
@@ -196,11 +200,12 @@ class Feed:
         watcher = Watcher()
         self._everything.add(watcher)
         try:
-            while True:
+            while not self._closed:
+                before = cursor
                 found, cursor = await self._store.entries_since(cursor)
-                for run, entry in found:
-                    yield cursor, run, entry
-                if not found:
+                for run, entry, behind in found:
+                    yield behind, run, entry
+                if cursor == before:
                     await watcher.wait()
         finally:
             self._everything.discard(watcher)

@@ -1,5 +1,7 @@
 """The hands of one driver: perform one effect each, and answer with the facts that came of it. They decide nothing."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from clew.errors import UsageError
 from clew.runtime.asking import Asking
 from clew.runtime.bodies import Body
 from clew.runtime.flight import Done, Flight
-from clew.runtime.redact import described, redacted
+from clew.runtime.redact import described, words
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt_sync
 from clew.runtime.values import stored
@@ -76,15 +78,24 @@ class Hands:
         )
 
     def _emitter(self, effect: CallTool, state: State) -> Callable[[object], None]:
-        """Shows watchers a value at once; it is not kept."""
+        """Shows watchers a value at once; it is not kept. Sync tools call it from a thread."""
         feed = self._station.feed
+        loop = asyncio.get_running_loop()
+        home = threading.get_ident()
         saying: Saying | None = None
 
-        def emit(value: object) -> None:
+        def show(value: Value) -> None:
             nonlocal saying
             if saying is None:
                 saying = feed.begin(state.run, effect.step, state.epoch, effect.attempt, state.seq)
-            feed.progress(state.run, saying, pack(value))
+            feed.progress(state.run, saying, value)
+
+        def emit(value: object) -> None:
+            packed = pack(value)
+            if threading.get_ident() == home:
+                show(packed)
+            else:
+                loop.call_soon_threadsafe(show, packed)
 
         return emit
 
@@ -93,7 +104,7 @@ class Hands:
         parsed = attempt_sync(self._parsed, effect.text, blobs)
         if isinstance(parsed, Raised):
             known = isinstance(parsed.error, ValueError | UsageError)
-            told = redacted(str(parsed.error)) if known else described(parsed.error)
+            told = words(parsed.error) if known else described(parsed.error)
             if state.rejections < self._agent.spec.output_retries:
                 return e.OutputRejected(step=effect.step, message=told)
             return finished(state, Failed("output_invalid", told), e.Output(text=effect.text))

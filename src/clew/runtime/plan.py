@@ -1,20 +1,21 @@
 """What a start means: the first entries of a run, its place in its thread, the digest that makes it idempotent."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict, force_setattr
 
 from clew import codec
-from clew.agent import Agent
+from clew.agent import Agent, ClientTool
 from clew.core import entries as e
+from clew.core.letters import AnyLetter
 from clew.core.limits import Limits
-from clew.core.messages import Media, Message, Part, as_part
+from clew.core.messages import Media, Message, Part, Role, ToolCall, ToolResult, as_part
 from clew.core.spec import ModelSettings, ToolSpec
 from clew.core.values import VALUE_LIMIT, Digest, check_text, digest, encoded, pack
-from clew.errors import UsageError
+from clew.errors import JournalCorrupt, Unsupported, UsageError
 from clew.ports import NewRun, ThreadInfo
 
 Input: TypeAlias = str | Sequence[str | Part | Message]
@@ -109,13 +110,17 @@ def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -
     spec = agent.spec
     messages = as_messages(given)
     limits = agent.limits if wishes.limits is None else wishes.limits
+    _check_kinds(wishes)
+    for later in ("repeats", "tool", "text"):
+        if getattr(limits, later) is not None:
+            raise UsageError(f"Limits({later}=…) comes with a later release: leave it out")
     if limits.on_limit == "ask":
         raise UsageError("Limits(on_limit='ask') needs tickets, which come with a later release: use on_limit='stop'")
     model = model_name(wishes.model)
     settings: dict[str, Any] = {} if wishes.settings is None else pack(wishes.settings.given())
     stated: list[object] = [
         agent.name,
-        [message.parts for message in messages],
+        [[message.role, message.parts] for message in messages],
         wishes.thread_id,
         model,
         [asdict(tool) for tool in wishes.client_tools],
@@ -139,12 +144,44 @@ def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -
     )
 
 
+def _check_kinds(wishes: Wishes) -> None:
+    for name, given, kind in (
+        ("limits", wishes.limits, Limits),
+        ("model_settings", wishes.settings, ModelSettings),
+        ("metadata", wishes.metadata, Mapping),
+        ("trace", wishes.trace, Mapping),
+    ):
+        if not isinstance(cast("object", given), kind | None):
+            raise UsageError(f"{name}={given!r}: give a {kind.__name__}")
+    unknown = set(wishes.trace or ()) - set(e.Trace.__struct_fields__)
+    if unknown:
+        raise UsageError(f"trace= has no {sorted(unknown)}: it takes {', '.join(e.Trace.__struct_fields__)}")
+
+
 def stamped(new: NewRun, now: int) -> NewRun:
     """The first entries under their place and time; they are one commit."""
     for seq, entry in enumerate(new.entries, start=1):
         for field, value in (("seq", seq), ("at", now), ("epoch", 1 if new.owner is not None else 0), ("batch", 1)):
             force_setattr(entry, field, value)
+    if (wrong := unreadable(codec.encode, codec.decode, new.started)) is not None:
+        raise UsageError(f"run {new.run!r} cannot be stored: {wrong}")
     return new
+
+
+def checked_letter(letter: AnyLetter) -> AnyLetter:
+    """The letter itself. Raises UsageError for one that its reader could not decode."""
+    if (wrong := unreadable(codec.encode_letter, codec.decode_letter, letter)) is not None:
+        raise UsageError(f"this cannot be sent to a run: {wrong}")
+    return letter
+
+
+def unreadable(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], thing: object) -> str | None:
+    """Why a thing could not be written down and read again, if it could not."""
+    try:
+        decode(encode(thing))
+    except (ValueError, TypeError, RecursionError, JournalCorrupt, Unsupported) as error:
+        return str(error)
+    return None
 
 
 def check_agent(agent: object) -> None:
@@ -169,12 +206,42 @@ def as_messages(given: object) -> tuple[Message, ...]:
         raise UsageError(f"the input is a {type(given).__name__}: give text, parts or messages")
     if not messages:
         raise UsageError("the input is empty: give the run something to start from")
-    size = len(encoded(messages))
+    checked = tuple([_message(message) for message in messages])
+    _check_calls(checked)
+    try:
+        size = len(encoded(checked))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the input cannot be stored as JSON ({error}): give text, parts or messages") from error
     if size > VALUE_LIMIT:
         raise UsageError(
             f"the input has {size} bytes, {VALUE_LIMIT} is the most: put it in a file and pass its address"
         )
-    return tuple(Message(message.role, tuple(_checked(part) for part in message.parts)) for message in messages)
+    return checked
+
+
+def _message(message: Message) -> Message:
+    if message.role not in get_args(Role):
+        raise UsageError(f"a message has the role {message.role!r}: use {', '.join(get_args(Role))}")
+    parts = cast("object", message.parts)
+    if not isinstance(parts, tuple | list):
+        raise UsageError(f"the parts of a message are a {type(parts).__name__}: say Message.user(…)")
+    return Message(message.role, tuple([_checked(as_part(part)) for part in cast("Sequence[object]", parts)]))
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    """A history that is given has a result for each call, in order, right after it: no provider takes another."""
+    open_calls: list[str] = []
+    for message in messages:
+        found = [part.call for part in message.parts if isinstance(part, ToolResult)]
+        if found != open_calls[: len(found)] or (open_calls and not found):
+            raise UsageError(
+                f"the input has the results {found} where those of the calls {open_calls} belong: "
+                "give each call its result, right after it and in order, or leave both out"
+            )
+        del open_calls[: len(found)]
+        open_calls = open_calls or [part.call for part in message.parts if isinstance(part, ToolCall)]
+    if open_calls:
+        raise UsageError(f"the input has calls without results, {open_calls}: give each its result, or leave it out")
 
 
 def _from_items(items: Sequence[object]) -> tuple[Message, ...]:
@@ -201,6 +268,15 @@ def _checked(part: Part) -> Part:
             if isinstance(value, str):
                 check_text(value)
     return part
+
+
+def client_specs(tools: Sequence[object]) -> tuple[ToolSpec, ...]:
+    specs: list[ToolSpec] = []
+    for tool in tools:
+        if not isinstance(tool, ClientTool):
+            raise UsageError(f"client_tools= takes ClientTool(name, schema), not {tool!r}")
+        specs.append(tool.spec)
+    return tuple(specs)
 
 
 def checked_run_id(run: object) -> str:

@@ -3,6 +3,7 @@
 import re
 
 from clew.core.values import clean_text
+from clew.runtime.user_code import Returned, attempt_sync
 
 LONGEST = 2_000
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|\b[A-Za-z]:\\[\w.\\ -]+")
@@ -29,8 +30,14 @@ def redacted(text: str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"
 
 
+def words(error: BaseException) -> str:
+    """What an exception says; to say it may be code of its own, and raise."""
+    said = attempt_sync(str, error)
+    return redacted(said.value) if isinstance(said, Returned) else "(its message cannot be shown)"
+
+
 def described(error: BaseException) -> str:
     """Type and message of an exception, for a journal."""
-    message = redacted(str(error))
+    message = words(error)
     name = type(error).__name__
     return f"{name}: {message}" if message else name

@@ -68,6 +68,8 @@ class Threads:
         context = contextvars.copy_context()
 
         def job() -> None:
+            if done.cancelled():
+                return  # whoever asked has gone, and the call may be answered already
             outcome = _outcome(context, function, kwargs)
             try:
                 loop.call_soon_threadsafe(_deliver, done, outcome)

@@ -35,9 +35,9 @@ def cleaned(value: object) -> Value:
         case str():
             return clean_text(value)
         case dict():
-            return {clean_text(str(key)): cleaned(item) for key, item in value.items()}
+            return {clean_text(str(key)): cleaned(item) for key, item in cast("dict[object, object]", value).items()}
         case list() | tuple():
-            return [cleaned(item) for item in value]
+            return [cleaned(item) for item in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -84,7 +84,7 @@ class Shown(Sequence[Message]):
         return msgspec.structs.replace(message, parts=tuple([self._as_given(part) for part in message.parts]))
 
     def _as_given(self, part: Part) -> Part:
-        if not isinstance(part, ToolResult) or not isinstance(part.content, dict | list):
+        if not isinstance(part, ToolResult) or type(part.content) not in (dict, list):
             return part
         digest = referred(part.content)
         if digest is not None and digest not in self._blobs:
@@ -93,7 +93,7 @@ class Shown(Sequence[Message]):
 
 
 class Aside:
-    """What a run's transcript says in a form of ours: found by looking at each message once, however long the run gets."""
+    """What a run's transcript says in a form of ours: each message is looked at once, however long the run."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -115,9 +115,10 @@ def has_form(value: Value) -> bool:
     """Whether something in it is said in a form of ours."""
     match value:
         case dict():
-            return any(key.startswith("$") or has_form(item) for key, item in value.items())
+            items = cast("dict[str, Value]", value).items()
+            return any(key.startswith("$") or has_form(item) for key, item in items)
         case list():
-            return any(has_form(item) for item in value)
+            return any(has_form(item) for item in cast("Sequence[Value]", value))
         case _:
             return False
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,20 +15,23 @@ from clew.agent import Agent
 from clew.core import entries as e
 from clew.core.spec import AgentSpec, changes
 from clew.core.state import Known, State
-from clew.errors import Conflict, JournalCorrupt, RunBusy, StaleWriter, StoreUnavailable, Unsupported
+from clew.errors import ClewError, Conflict, JournalCorrupt, RunBusy, StaleWriter, Unsupported
 from clew.ports import Claim, HeadMove
 from clew.runtime.driver import Attach, Driver
 from clew.runtime.hands import Hands
-from clew.runtime.redact import without_secrets
+from clew.runtime.redact import described, without_secrets
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, call
 from clew.runtime.waiting import happened
+from clew.stores import claims
 
 log = logging.getLogger("clew.worker")
 
 LOOK_EVERY = 0.5  # seconds: an expired lease is found within this
 LOOK_APART = 0.01
-SUSPECT = 2
+DELIVER_APART = 0.04
+GIVEN_BACK = 5_000_000  # microseconds for which what cannot be read here is left to others
+DEPS_AGAIN = 5_000_000
 LEAVING_GRACE = 0.5
 
 
@@ -40,6 +43,7 @@ class Hold:
         self.driver: Driver | None = None
         self.confirmed = confirmed
         self.lost = False
+        self.mail = False  # came before there was a driver to read it
         self.done = asyncio.Event()
         self._worker = worker
 
@@ -71,6 +75,7 @@ class Worker:
         self._held: dict[str, Hold] = {}
         self._look = asyncio.Event()
         self._closing = False
+        self._delivering = False
         self._stop_renewing = threading.Event()
         self._renewing: threading.Thread | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -94,7 +99,7 @@ class Worker:
         now = station.clock.boottime()
         try:
             kept = station.store.renew(station.owner, held, station.lease)
-        except StoreUnavailable as error:
+        except ClewError as error:
             log.warning("leases could not be renewed, trying again: %s", error)
             return
         for run, epoch in held.items():
@@ -130,13 +135,16 @@ class Worker:
 
     async def drive(self, run: str) -> None:
         """Drive one run here and now. Raises RunBusy naming the owner, RunEnded, JournalCorrupt."""
-        held = self._held.get(run)
-        if held is not None:
+        if run in self._held:
             raise RunBusy(f"run {run!r} is being driven by this process: await its result()")
+        # A task of its own: whoever waits may be cancelled, and the driver must not go with them.
+        await asyncio.shield(self.station.spawn(self._take(run), f"drive {run}"))
+
+    async def _take(self, run: str) -> None:
         station = self.station
         now = station.clock.boottime()
-        claims = await station.store.claim(station.owner, lease=station.lease, run=run)
-        await self._drive(self._hold(claims[0], now), None)
+        [claim] = await station.store.claim(station.owner, lease=station.lease, run=run)
+        await self._drive(self._hold(claim, now), None)
 
     def drives(self, run: str) -> bool:
         return run in self._held
@@ -144,9 +152,12 @@ class Worker:
     def notify(self, run: str) -> bool:
         """There is mail for a run; whether this process drives it."""
         hold = self._held.get(run)
-        if hold is not None and hold.driver is not None:
+        if hold is None:
+            return False
+        hold.mail = True
+        if hold.driver is not None:
             hold.driver.wake()
-        return hold is not None
+        return True
 
     def nudge(self) -> None:
         """The clock was moved: everything that waits for a time looks again."""
@@ -156,27 +167,35 @@ class Worker:
                 hold.driver.nudge()
 
     def _changed(self, run: str | None) -> None:
-        if run is not None:
-            if run not in self._held:
-                self._look.set()
-            return
-        self._look.set()
-        if self._held:
+        if run is None or run not in self._held:
+            self._look.set()
+        if self._held and not self._delivering:
+            self._delivering = True
             self.station.spawn(self._deliver(), "clew-mail")
 
     async def _deliver(self) -> None:
-        """Another process wrote something: wake those of ours who got mail."""
-        seen = {run: hold.driver.inbox_seen for run, hold in self._held.items() if hold.driver is not None}
-        for run in await self.station.store.mailed(seen):
-            self.notify(run)
+        """Somebody wrote something: wake those of ours who got mail. Our own commits are among it, so not too often."""
+        await asyncio.sleep(DELIVER_APART)
+        self._delivering = False
+        seen = {run: 0 if hold.driver is None else hold.driver.inbox_seen for run, hold in self._held.items()}
+        try:
+            for run in await self.station.store.mailed(seen):
+                self.notify(run)
+        except ClewError as error:
+            log.warning("the mail could not be looked at, trying again: %s", error)
+            self._changed(None)
 
     async def _look_for_work(self) -> None:
         while not self._closing:
+            seconds = LOOK_EVERY
             try:
                 await self._claim_some()
-            except StoreUnavailable as error:
+                seconds = await self._next_look()
+            except ClewError as error:
                 log.warning("no look for work, trying again: %s", error)
-            await self._until_next_look()
+            await asyncio.sleep(LOOK_APART)
+            await happened(self._look, seconds)
+            self._look.clear()
 
     async def _claim_some(self) -> None:
         station = self.station
@@ -185,21 +204,21 @@ class Worker:
         if free <= 0 or not names:
             return
         now = station.clock.boottime()
-        suspects = not any(hold.claim.unclean >= SUSPECT for hold in self._held.values())
-        claims = await station.store.claim(
+        suspects = not any(hold.claim.unclean >= claims.SUSPECT for hold in self._held.values())
+        claimed = await station.store.claim(
             station.owner, lease=station.lease, agents=names, limit=free, suspects=suspects
         )
-        for claim in claims:
+        for claim in claimed:
             self.station.spawn(self._drive(self._hold(claim, now), None), f"drive {claim.run}")
 
-    async def _until_next_look(self) -> None:
+    async def _next_look(self) -> float:
+        """Seconds until somebody's time comes, if there is room for them then."""
+        if not self.has_room:
+            return LOOK_EVERY
         due = await self.station.store.next_wake(list(self.station.agents))
-        seconds = LOOK_EVERY
-        if due is not None:
-            seconds = min(seconds, max(due - self.station.store.now(), 0) / 1_000_000)
-        await asyncio.sleep(LOOK_APART)
-        await happened(self._look, seconds)
-        self._look.clear()
+        if due is None:
+            return LOOK_EVERY
+        return min(LOOK_EVERY, max(due - self.station.store.now(), 0) / 1_000_000)
 
     # --- one activation
 
@@ -213,13 +232,13 @@ class Worker:
             log.warning("run %s was taken over: %s", run, error)
         except JournalCorrupt as error:
             log.error("run %s is set aside: %s", run, error)  # noqa: TRY400
-            await self.station.store.quarantine(run, on=True)
+            await self._say(self.station.store.quarantine(run, on=True))
         except Unsupported as error:
             log.warning("run %s is given back: %s", run, error)
-            await self.station.store.give_back(run, hold.epoch)
+            await self._say(self.station.store.give_back(run, hold.epoch, pause=GIVEN_BACK))
         except Conflict as error:
             log.warning("run %s could not be driven: %s", run, error)
-        except Exception:
+        except Exception:  # noqa: BLE001
             # The lease is left to run out, so that the next claim counts this end in this place.
             log.error("run %s: its driver failed\n%s", run, without_secrets(traceback.format_exc()))  # noqa: TRY400
         finally:
@@ -228,6 +247,12 @@ class Worker:
             hold.done.set()
             self.station.feed.settled(run, state)
             self._look.set()
+
+    async def _say(self, word: Awaitable[None]) -> None:
+        """A last word to the store about a run; if it is not heard, the lease runs out and the next one says it."""
+        outcome = await attempt(word)
+        if isinstance(outcome, Raised):
+            log.warning("the store did not take it: %s", outcome.error)
 
     async def _activation(self, hold: Hold, fresh: State | None) -> State:
         station = self.station
@@ -241,10 +266,16 @@ class Worker:
         async with AsyncExitStack() as stack:
             hands = None
             if agent is not None:
-                deps = await station.deps(state.run, stack)
-                hands = Hands(station, agent, deps)
-            driver = Driver(station, hold, state, hands, attach)
-            hold.driver = driver
+                made = await attempt(station.deps(state.run, stack))
+                if isinstance(made, Raised):
+                    # No agent code is needed to cancel a run: its mail is read all the same.
+                    log.error("run %s: its deps could not be made: %s", state.run, described(made.error))
+                    attach = replace(attach, retry_at=station.store.now() + DEPS_AGAIN)
+                else:
+                    hands = Hands(station, agent, made.value)
+            driver = hold.driver = Driver(station, hold, state, hands, attach)
+            if hold.mail:
+                driver.wake()
             if self._closing:
                 driver.stop()
             return await driver.drive()
@@ -279,8 +310,10 @@ class Worker:
         station = self.station
         assert state.started is not None
         thread = await station.store.thread(state.started.thread or state.run)
-        if thread is None or thread.head is None or not thread.head_done:
+        if thread is None or not thread.head_done or thread.queue[:1] != (state.run,):
             return state, [], ()
+        if thread.head is None:
+            return state, [e.BaseFixed(run="", base_seq=0)], (HeadMove(thread.thread_id, None, state.run),)
         base = await station.history.state(thread.head, until=thread.head_seq)
         known = Known(specs=station.history.specs, bases={(thread.head, thread.head_seq): base})
         fixed = e.BaseFixed(run=thread.head, base_seq=thread.head_seq)
@@ -317,7 +350,7 @@ class Worker:
             driver.stop()
         self._look.set()
         if self._looking is not None:
-            await self._looking
+            await asyncio.wait([self._looking])
         holds = list(self._held.values())
         if not await _all_done(holds, self.station.grace):
             for driver in [hold.driver for hold in holds if hold.driver is not None]:

@@ -22,6 +22,8 @@ from clew.errors import (
 )
 from clew.ports import Batch, HeadMove, NewRun, ThreadInfo
 
+LONGEST_SHOWN = 128  # characters of an id: what is not one may be any length
+
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +130,7 @@ def misplaced(new: NewRun, thread: ThreadInfo | None) -> Conflict | None:
 
 
 def unknown(run: str) -> NotFound:
-    return NotFound(f"there is no run {run!r}")
+    return NotFound(f"there is no run {run if len(run) <= LONGEST_SHOWN else run[:LONGEST_SHOWN] + '…'!r}")
 
 
 def ended(run: str) -> RunEnded:

@@ -89,7 +89,9 @@ def unclaimable(run: str, lease: Lease, *, held: bool) -> ClewError | None:
 def not_retakable(run: str, lease: Lease, owner: Owner, epoch: int) -> ClewError | None:
     if lease.done:
         return admission.ended(run)
-    if lease.epoch != epoch or (lease.owner is not None and lease.owner != owner):
+    # One epoch further under the same owner is this very request, whose answer was lost.
+    again = lease.epoch == epoch + 1 and lease.owner == owner
+    if not again and (lease.epoch != epoch or (lease.owner is not None and lease.owner != owner)):
         return admission.stale_epoch(run, epoch, lease.epoch)
     return admission.quarantined(run) if lease.quarantined else None
 
@@ -105,6 +107,11 @@ def claimed(lease: Lease, died: Deaths, owner: Owner, until: int, now: int) -> L
         unclean=died.count,
         not_before=now + died.pause if died.count else 0,
     )
+
+
+def given_back(lease: Lease, not_before: int) -> Lease:
+    """Nobody's again, as it was; a pause keeps whoever gave it back from taking it at once."""
+    return replace(lease, owner=None, until=0, not_before=max(lease.not_before, not_before))
 
 
 def set_aside(lease: Lease) -> Lease:

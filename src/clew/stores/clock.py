@@ -24,9 +24,18 @@ class StoreTime:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._floor = 0
+        self._offset: int | None = None  # of this time over the boot clock, while the wall clock is behind
 
     def now(self) -> int:
-        self._floor = max(self._clock.now(), self._floor)
+        wall = self._clock.now()
+        if wall >= self._floor:
+            self._floor, self._offset = wall, None
+        else:
+            # The wall clock was set back: until it catches up, time goes on by the boot clock.
+            boot = self._clock.boottime()
+            if self._offset is None:
+                self._offset = self._floor - boot
+            self._floor = max(self._floor, boot + self._offset)
         return self._floor
 
     def boottime(self) -> int:

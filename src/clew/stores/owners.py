@@ -93,10 +93,13 @@ class Presence:
         self._fd = None
 
     def is_gone(self, owner: Owner) -> bool:
-        """Whether an owner of this host is dead for certain; what it left behind is removed."""
+        """Whether an owner of this host is dead for certain; what it left behind is removed.
+
+        A process that lives but has closed its store may still be in the middle of something: its leases run out.
+        """
         if not is_local(owner) or owner == this_process():
             return False
-        return _sweep(self._path(owner))
+        return _sweep(self._path(owner)) and not is_running(owner)
 
     def sweep(self) -> None:
         """Remove what dead processes left."""

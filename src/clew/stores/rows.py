@@ -127,7 +127,8 @@ def next_row(row: RunInfo, batch: Batch, now: int) -> RunInfo:
 def _projected(row: RunInfo, told: Projection, at: int) -> RunInfo:
     return replace(
         row,
-        status=told.status,
+        # The run's turn may have come while its driver looked at it as a queued one.
+        status=row.status if told.status == "queued" else told.status,
         reasons=told.reasons,
         message=told.message,
         tickets=told.tickets,

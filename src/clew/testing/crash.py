@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -123,10 +123,12 @@ class Life:
         return
 
     async def start(self, new: NewRun) -> Started:
-        return await self._written(lambda: self.world.store.start(new))
+        started: Started = await self._written(lambda: self.world.store.start(new))
+        return started
 
     async def commit(self, batch: Batch) -> Receipt:
-        return await self._written(lambda: self.world.store.commit(batch))
+        receipt: Receipt = await self._written(lambda: self.world.store.commit(batch))
+        return receipt
 
     async def _written(self, write: Callable[[], Any]) -> Any:
         self.check()
@@ -254,7 +256,7 @@ class Trial:
     async def _live(self, life: Life) -> Result[Any] | None:
         """One process from start to end or crash; None if it crashed."""
         runtime = Runtime(
-            life,  # type: ignore[arg-type]  # a store by delegation
+            cast("Store", life),
             agents=[self.agent],
             deps=self.deps,
             model=self.model,
@@ -304,11 +306,11 @@ class Trial:
 async def _hands(life: Life) -> AsyncGenerator[None]:
     """The hands of this process are cut off where the life says so."""
     whole = Hands.perform
-    Hands.perform = life.hands(whole)  # type: ignore[method-assign]
+    setattr(Hands, "perform", life.hands(whole))  # noqa: B010
     try:
         yield
     finally:
-        Hands.perform = whole  # type: ignore[method-assign]
+        setattr(Hands, "perform", whole)  # noqa: B010
 
 
 async def _pass_time(clock: VirtualClock) -> None:
@@ -320,7 +322,9 @@ async def _pass_time(clock: VirtualClock) -> None:
 
 async def _abandon(tasks: "set[asyncio.Future[Any]]") -> None:
     """A dead process runs nothing: whatever it had going is dropped without a word."""
-    tasks.discard(asyncio.current_task())  # type: ignore[arg-type]
+    here = asyncio.current_task()
+    if here is not None:
+        tasks.discard(here)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)  # noqa: TID251

@@ -3,7 +3,7 @@
 Each breaks one promise in one place. `make spec` plants them one by one and runs the tests that claim the promise.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from clew.core.state import State
 from clew.errors import StaleWriter, UsageError
 from clew.ports import Batch, Receipt
 from clew.runtime import asking, bodies, driver, feed, plan, worker
+from clew.runtime.flight import Done
 from clew.stores import claims, memory, sqlite
 
 
@@ -104,7 +105,7 @@ def _lose_messages(stack: ExitStack) -> None:
 
         async def post(self: Any, run: str, letter: Any, whole: Any = whole) -> int:
             if isinstance(letter, MessageLetter):
-                return (await self.info(run)).inbox_seq + 1
+                return int((await self.info(run)).inbox_seq) + 1
             number: int = await whole(self, run, letter)
             return number
 
@@ -143,7 +144,7 @@ def _by_completion(whole: Any) -> Any:
         def place(call: Any) -> int:
             if call.answer is not None:
                 return int(call.answer.id.rpartition(":")[2])
-            return before.seq + (call.id != result.call)
+            return int(before.seq + (call.id != result.call))
 
         return whole(replace(before, calls=tuple(sorted(before.calls, key=place))), result)
 
@@ -240,7 +241,7 @@ def _ending_twice(whole: Any) -> Any:
 def _cancel_is_nothing(whole: Any) -> Any:
     def raised(self: Any, tool: Any, declared: Any, error: BaseException, took: int) -> Any:
         if type(error).__name__ in ("CancelledError", "SystemExit"):
-            return bodies.Done()
+            return Done()
         return whole(self, tool, declared, error, took)
 
     return raised
@@ -336,7 +337,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> Generator[None]:
     """Clew with one fault in it. Raises UsageError for a name that is none."""
     fault = FAULTS.get(name)
     if fault is None:

@@ -3,9 +3,12 @@
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+
+if TYPE_CHECKING:
+    from clew.ports import Store
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +49,7 @@ async def clew_runtime(request: pytest.FixtureRequest) -> AsyncIterator[Callable
         async def make(store: Any = None, **given: Any) -> Runtime:
             inner = MemoryStore(clock=given.get("clock")) if store is None else store
             if request.config.getoption("--clew-crash"):
-                inner = Restless(inner)
+                inner = cast("Store", Restless(inner))
             return await stack.enter_async_context(Runtime(inner, **given))
 
         yield make

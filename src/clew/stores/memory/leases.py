@@ -62,7 +62,7 @@ def retake(world: World, run: str, owner: Owner, epoch: int, until: int) -> Clai
     lease = world.leases[run]
     if refusal := claims.not_retakable(run, lease, owner, epoch):
         raise refusal
-    world.leases[run] = replace(lease, epoch=epoch + 1, owner=owner, until=until)
+    world.leases[run] = replace(lease, epoch=lease.epoch + 1, owner=owner, until=until)
     return claims.claim_of(run, world.leases[run], world.seqs[run])
 
 
@@ -76,12 +76,12 @@ def renew(world: World, owner: Owner, held: Mapping[str, int], until: int) -> se
     return standing
 
 
-def give_back(world: World, run: str, epoch: int) -> None:
+def give_back(world: World, run: str, epoch: int, pause: int) -> None:
     lease = world.leases.get(run)
     held = lease.epoch if lease and lease.owner else None
     if lease is None or held != epoch:
         raise admission.stale_epoch(run, epoch, held)
-    world.leases[run] = replace(lease, owner=None, until=0)
+    world.leases[run] = claims.given_back(lease, world.time.now() + pause if pause else 0)
 
 
 def next_wake(world: World, agents: Collection[str] | None) -> int | None:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from clew import codec
 from clew.core.entries import Entry
 from clew.core.outcomes import parse_outcome
 from clew.core.tickets import Ticket
 from clew.core.values import Digest
 from clew.errors import NotFound, UsageError
 from clew.ports import RunFilter, RunInfo, ThreadInfo, TicketFilter
+from clew.stores.legible import legible
 from clew.stores.memory.world import World
 
 T = TypeVar("T")
@@ -22,16 +22,16 @@ def read_raw(world: World, run: str, after: int, until: int | None = None) -> li
     return [world.journal[run, seq] for seq in range(max(after, 0) + 1, last + 1)]
 
 
-def entries_since(world: World, cursor: str | None, limit: int) -> tuple[list[tuple[str, Entry]], str]:
+def entries_since(world: World, cursor: str | None, limit: int) -> tuple[list[tuple[str, Entry, str]], str]:
     place = 0 if cursor is None else _place(cursor)
     newest = next(reversed(world.log), 0)
-    found: list[tuple[str, Entry]] = []
+    found: list[tuple[str, bytes, str]] = []
     while place < newest and len(found) < limit:
         place += 1
         if place in world.log:
             run, seq = world.log[place]
-            found.append((run, codec.decode(world.journal[run, seq])))
-    return found, f"memory-{place}"
+            found.append((run, world.journal[run, seq], f"memory-{place}"))
+    return legible(found), f"memory-{place}"
 
 
 def cursor(world: World) -> str:

@@ -125,9 +125,9 @@ class MemoryStore:
         with self._world.undo.write():
             return leases.renew(self._world, owner, held, self._time.boottime() + lease)
 
-    async def give_back(self, run: str, epoch: int) -> None:
+    async def give_back(self, run: str, epoch: int, *, pause: int = 0) -> None:
         with self._world.undo.write():
-            leases.give_back(self._world, run, epoch)
+            leases.give_back(self._world, run, epoch, pause)
         self._tell([run])
 
     async def quarantine(self, run: str, on: bool) -> None:
@@ -153,7 +153,7 @@ class MemoryStore:
     async def read_raw(self, run: str, after: int = 0) -> list[bytes]:
         return reading.read_raw(self._world, run, after)
 
-    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry]], str]:
+    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry, str]], str]:
         return reading.entries_since(self._world, cursor, limit)
 
     async def cursor(self) -> str:

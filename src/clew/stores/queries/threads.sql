@@ -34,10 +34,10 @@ DELETE FROM queue WHERE run = ?;
 -- name: next
 -- The first of the queue, if the thread's head is finished and this one has not been called yet.
 SELECT queue.run FROM thread
-JOIN lease AS head ON head.run = thread.head
+LEFT JOIN lease AS head ON head.run = thread.head
 JOIN queue ON queue.thread = thread.key
 JOIN run ON run.key = queue.run
-WHERE thread.id = ? AND head.done AND run.status = 'queued'
+WHERE thread.id = ? AND (head.done OR thread.head IS NULL) AND run.status = 'queued'
   AND queue.place = (SELECT min(place) FROM queue WHERE thread = thread.key);
 
 -- name: behead

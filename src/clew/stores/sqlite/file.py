@@ -2,16 +2,19 @@
 
 import os
 import sqlite3
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from clew.errors import JournalCorrupt, StoreUnavailable, Unsupported, UsageError
 from clew.stores import schema
+from clew.stores.sqlite import failures
 
 APPLICATION = 0x436C6577  # "Clew", in the file's header
 PAGE_SIZE = 1024
 LOG_PAGES = 2000  # of the write-ahead log, which are then copied into the file; after a crash they are read anew
 PATIENCE = 5.0  # seconds that opening waits for another process that opens the same file
+RETRY = 0.005  # seconds between two attempts
 
 # What leads from version n to n + 1, at place n - 1: statements that run in one transaction.
 MIGRATIONS: tuple[str, ...] = ()
@@ -56,14 +59,31 @@ def prepare(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
-    found = _version_of(path, connection)
+    # One look: between two of them another process may make the file.
+    connection.execute("BEGIN")
+    try:
+        found = _version_of(path, connection)
+    finally:
+        connection.execute("ROLLBACK")
     if found == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
+    if _log_mode(connection) != "wal":
         raise Unsupported(f"{path}: its file system cannot share memory between processes: use a local disk")
     if found != version():
         _migrate(path, connection)
+
+
+def _log_mode(connection: sqlite3.Connection) -> str:
+    """Set to WAL. While others make the same file this is busy at once, however patient the connection is."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if not failures.is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY)
 
 
 def _version_of(path: Path, connection: sqlite3.Connection) -> int:

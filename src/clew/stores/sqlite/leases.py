@@ -91,7 +91,7 @@ def retake(desk: Desk, run: str, owner: Owner, epoch: int, until: int) -> tuple[
     lease = desk.lease(key)
     if refusal := claims.not_retakable(run, lease, owner, epoch):
         raise refusal
-    lease = replace(lease, epoch=epoch + 1, owner=owner, until=until)
+    lease = replace(lease, epoch=lease.epoch + 1, owner=owner, until=until)
     desk.put_lease(key, lease)
     return claims.claim_of(run, lease, desk.last_seq(key)), []
 
@@ -115,13 +115,13 @@ def renew(connection: sqlite3.Connection, owner: Owner, held: Mapping[str, int],
             connection.execute("ROLLBACK")
 
 
-def give_back(desk: Desk, run: str, epoch: int) -> tuple[None, list[str]]:
+def give_back(desk: Desk, run: str, epoch: int, pause: int) -> tuple[None, list[str]]:
     key = desk.key(run)
     lease = None if key is None else desk.lease(key)
     held = lease.epoch if lease and lease.owner else None
     if key is None or lease is None or held != epoch:
         raise admission.stale_epoch(run, epoch, held)
-    desk.put_lease(key, replace(lease, owner=None, until=0))
+    desk.put_lease(key, claims.given_back(lease, desk.time.now() + pause if pause else 0))
     return None, [run]
 
 

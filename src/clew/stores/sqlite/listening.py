@@ -1,10 +1,11 @@
 """Who hears of changes: at once of this process's own, within 100 ms of those by others."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from clew.errors import StoreUnavailable
+from clew.errors import JournalCorrupt, StoreUnavailable
 from clew.ports import Listener
 
 LOOK_EVERY = 0.04  # seconds; a look costs some microseconds
@@ -18,6 +19,7 @@ class Listeners:
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[int, Listener] = {}
         self._ids = count()
+        self._news: deque[tuple[Listener, str | None]] = deque()
         self._seen: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -37,13 +39,24 @@ class Listeners:
 
     def tell(self, runs: Iterable[str]) -> None:
         """This process has changed these runs, and the change is durable."""
-        if self._listeners:
-            for run in runs:
-                self._call(run)
+        for run in runs:
+            self._call(run)
 
     def _call(self, run: str | None) -> None:
-        for listener in list(self._listeners.values()):
-            self._loop.call_soon(listener, run)
+        """Soon, and all that comes until then in one go: a turn of the loop for each would be felt."""
+        if self._listeners and not self._news:
+            self._loop.call_soon(self._spread)
+        self._news.extend([(listener, run) for listener in self._listeners.values()])
+
+    def _spread(self) -> None:
+        try:
+            while self._news:
+                listener, run = self._news.popleft()
+                listener(run)
+        finally:
+            # One that raised ends this turn; whoever stands behind it hears in the next.
+            if self._news:
+                self._loop.call_soon(self._spread)
 
     def _look(self) -> None:
         version = self._version()
@@ -56,7 +69,7 @@ class Listeners:
     def _version(self) -> int | None:
         try:
             return self._data_version()
-        except StoreUnavailable:
+        except (StoreUnavailable, JournalCorrupt):
             return None  # whoever reads or writes is told
 
     def close(self) -> None:

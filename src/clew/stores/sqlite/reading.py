@@ -15,6 +15,7 @@ from clew.core.values import Digest, Value
 from clew.errors import NotFound, UsageError
 from clew.ports import RunFilter, RunInfo, ThreadInfo, TicketFilter
 from clew.stores import admission, queries, rows
+from clew.stores.legible import legible
 from clew.stores.sqlite import mapping
 
 _JOURNAL = queries.load("journal")
@@ -75,10 +76,11 @@ def read(connection: sqlite3.Connection, run: str, after: int = 0, until: int | 
 
 def entries_since(
     connection: sqlite3.Connection, cursor: str | None, limit: int
-) -> tuple[list[tuple[str, Entry]], str]:
+) -> tuple[list[tuple[str, Entry, str]], str]:
     place = 0 if cursor is None else _place(cursor)
     found = connection.execute(_JOURNAL["since"], (place, limit)).fetchall()
-    return [(run, codec.decode(body)) for _, run, body in found], f"sqlite-{found[-1][0] if found else place}"
+    entries = legible((run, body, f"sqlite-{here}") for here, run, body in found)
+    return entries, f"sqlite-{found[-1][0] if found else place}"
 
 
 def cursor(connection: sqlite3.Connection) -> str:

@@ -49,7 +49,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, busy: float = BUSY) -> None:
-        self.path = Path(path).absolute()
+        self.path = Path(path).resolve()
         self._time = StoreTime(clock)
         self._busy = busy
         self._presence = owners.Presence(self.path)
@@ -200,9 +200,9 @@ class SqliteStore:
         self._writer.alone = len(self._driven) <= 1
         return standing
 
-    async def give_back(self, run: str, epoch: int) -> None:
+    async def give_back(self, run: str, epoch: int, *, pause: int = 0) -> None:
         self._check()
-        await self._writer.write(partial(leases.give_back, run=run, epoch=epoch), run)
+        await self._writer.write(partial(leases.give_back, run=run, epoch=epoch, pause=pause), run)
         self._drives_no_more(run)
 
     async def quarantine(self, run: str, on: bool) -> None:
@@ -239,7 +239,7 @@ class SqliteStore:
     async def read_raw(self, run: str, after: int = 0) -> list[bytes]:
         return self._ask(lambda reader: reading.read_raw(reader, run, after))
 
-    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry]], str]:
+    async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry, str]], str]:
         return self._ask(lambda reader: reading.entries_since(reader, cursor, limit))
 
     async def cursor(self) -> str:

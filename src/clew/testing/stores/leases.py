@@ -168,14 +168,23 @@ class LeaseContract:
         await again.commit(note())
         with pytest.raises(StaleWriter, match="'r'"):
             await store.retake(FAR, "r", 2, lease=LEASE)
-        with pytest.raises(StaleWriter, match="'r'"):
-            await store.retake(AWAY, "r", 1, lease=LEASE)
         # The lost commit may have been the release itself.
         await again.release()
         claim = await store.retake(AWAY, "r", 2, lease=LEASE)
         await Driver(store, "r", epoch=claim.epoch, seq=claim.seq).finish()
         with pytest.raises(RunEnded, match="'r'"):
             await store.retake(AWAY, "r", 3, lease=LEASE)
+
+    @pytest.mark.proves("J7")
+    async def test_a_retake_whose_answer_was_lost_is_asked_again(self, store: Store) -> None:
+        await driven(store, "r")
+        for epoch in (2, 3):
+            assert (await store.retake(AWAY, "r", epoch - 1, lease=LEASE)).epoch == epoch
+        assert (await store.retake(AWAY, "r", 2, lease=LEASE)).epoch == 4
+        with pytest.raises(StaleWriter, match="'r'"):
+            await store.retake(AWAY, "r", 2, lease=LEASE)
+        with pytest.raises(StaleWriter, match="'r'"):
+            await store.retake(FAR, "r", 3, lease=LEASE)
 
     @pytest.mark.proves("J5", "R3")
     async def test_what_is_given_back_is_not_counted(self, store: Store) -> None:
@@ -191,6 +200,18 @@ class LeaseContract:
             await store.give_back("r", 1)
         with pytest.raises(StaleWriter, match="'nobody'"):
             await store.give_back("nobody", 1)
+
+    @pytest.mark.proves("J5", "R3")
+    async def test_what_is_given_back_with_a_pause_is_left_alone_for_so_long(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await driven(store, "r")
+        await store.give_back("r", 1, pause=5 * SECOND)
+        clock.advance(4.9)
+        assert await store.claim(AWAY, lease=LEASE) == []
+        clock.advance(0.1)
+        [claim] = await store.claim(AWAY, lease=LEASE)
+        assert claim.unclean == 0
 
     @pytest.mark.proves("R3")
     async def test_giving_back_forgets_no_deaths(self, store: Store, clock: HandClock) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from clew.core.entries import DecisionMade, TicketClosed, TicketOpened
 from clew.core.letters import CancelLetter, DecisionLetter, LateResultLetter, MessageLetter
-from clew.core.tickets import ALLOWED, Approve, Edit, Reject, Respond, TicketKind
+from clew.core.tickets import ALLOWED, Approve, Decision, Edit, Reject, Respond, TicketKind
 from clew.errors import AlreadyDecided, AlreadyTaken, InboxMoved, NotFound, RunEnded, UsageError
 from clew.ports import Store, TicketFilter
 from clew.testing.stores.acting import (
@@ -231,7 +231,8 @@ class LetterContract:
     async def test_a_decision_that_does_not_fit_is_refused(self, store: Store, kind: TicketKind) -> None:
         driver = await driven(store, "r")
         fits = ALLOWED[kind]
-        for number, decided in enumerate((Approve(), Edit({"a": 1}), Reject("no"), Respond({"b": 2}))):
+        decisions: tuple[Decision, ...] = (Approve(), Edit({"a": 1}), Reject("no"), Respond({"b": 2}))
+        for number, decided in enumerate(decisions):
             await driver.commit(TicketOpened(ticket=f"t{number}", ticket_kind=kind))
             letter = decision(f"t{number}", decided=decided)
             if isinstance(decided, fits):

@@ -92,18 +92,19 @@ class ReadingContract:
         await second.commit(note("a"), note("b"))
         await first.commit(note("c"))
         found, cursor = await store.entries_since(None)
-        assert [(run, entry.seq) for run, entry in found] == [("r1", 1), ("r2", 1), ("r2", 2), ("r2", 3), ("r1", 2)]
-        assert cursor == await store.cursor()
+        assert [(run, entry.seq) for run, entry, _ in found] == [("r1", 1), ("r2", 1), ("r2", 2), ("r2", 3), ("r1", 2)]
+        assert cursor == await store.cursor() == found[-1][2]
+        assert await store.entries_since(found[1][2]) == (found[2:], cursor)
         assert await store.entries_since(cursor) == ([], cursor)
         await first.commit(note("d"))
-        assert [(run, entry.seq) for run, entry in (await store.entries_since(cursor))[0]] == [("r1", 3)]
+        assert [(run, entry.seq) for run, entry, _ in (await store.entries_since(cursor))[0]] == [("r1", 3)]
         paged: list[tuple[str, int]] = []
         place = None
         for _ in range(4):
             some, place = await store.entries_since(place, limit=2)
             assert len(some) <= 2
-            paged += [(run, entry.seq) for run, entry in some]
-        assert paged == [*((run, entry.seq) for run, entry in found), ("r1", 3)]
+            paged += [(run, entry.seq) for run, entry, _ in some]
+        assert paged == [*((run, entry.seq) for run, entry, _ in found), ("r1", 3)]
 
     @pytest.mark.proves("E4")
     async def test_a_refused_commit_is_in_no_cursor(self, store: Store) -> None:
@@ -114,7 +115,7 @@ class ReadingContract:
             await driver.commit(note())
         driver.epoch = 1
         await driver.commit(note("kept"))
-        [(_, entry)], _ = await store.entries_since(cursor)
+        [(_, entry, _)], _ = await store.entries_since(cursor)
         assert isinstance(entry, Noted)
         assert entry.value == "kept"
 

@@ -181,6 +181,26 @@ class ThreadContract:
         assert await store.claim(AWAY, lease=LEASE) == []
         assert (await store.info("r2")).status == "queued"
 
+    @pytest.mark.proves("W11", "B4")
+    async def test_the_queue_goes_on_when_the_head_was_pruned(self, store: Store) -> None:
+        head = await driven(store, "r1", thread="t", place="head")
+        for run in ("r2", "r3"):
+            await store.start(new_run(run, thread="t", place="queue", expected="r1"))
+        await head.finish()
+        await store.prune(["r1"])
+        await (await claimed(store, "r2")).finish()
+        assert (await store.info("r3")).status == "running"
+
+    @pytest.mark.proves("W11")
+    async def test_a_turn_that_comes_while_the_queued_run_is_looked_at_is_not_lost(self, store: Store) -> None:
+        head = await driven(store, "r1", thread="t", place="head")
+        await store.start(new_run("r2", thread="t", place="queue", expected="r1"))
+        looked_at = await claimed(store, "r2")
+        await head.finish()
+        await looked_at.release(Projection(status="queued"))
+        assert (await store.info("r2")).status == "running"
+        assert [claim.run for claim in await store.claim(AWAY, lease=LEASE)] == ["r2"]
+
     @pytest.mark.proves("J1")
     async def test_a_head_that_moved_refuses_the_batch(self, store: Store) -> None:
         driver = await driven(store, "r1", thread="t", place="head")
@@ -275,6 +295,6 @@ class ThreadContract:
         await store.prune(["r1"])
         driver = await driven(store, "r2")
         found, cursor = await store.entries_since(cursor)
-        assert [(run, entry.seq) for run, entry in found] == [("r2", 1)]
+        assert [(run, entry.seq) for run, entry, _ in found] == [("r2", 1)]
         await driver.commit(note())
-        assert [entry.kind for _, entry in (await store.entries_since(cursor))[0]] == ["noted"]
+        assert [entry.kind for _, entry, _ in (await store.entries_since(cursor))[0]] == ["noted"]
