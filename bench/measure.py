@@ -18,9 +18,10 @@ from bench.workload import Spec, probe
 WARM_RUNS, WARM_STEPS = 2, 8
 FIRST_EVENTS, FIRST_WARM = 25, 5
 CROWD_STEPS = 20
+IDLE = 3.0  # seconds
 WINDOW = 250  # steps on each side, enough for several checkpoints of SQLite
 
-Mode = Literal["steps", "many", "crash", "resume", "first"]
+Mode = Literal["steps", "many", "crash", "resume", "first", "idle"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ async def measured(job: Job, peer: Peer) -> dict[str, Any]:
             return await _resume(peer)
         case "first":
             return await _first(peer)
+        case "idle":
+            return await _idle(peer)
 
 
 async def _steps(job: Job, peer: Peer) -> dict[str, Any]:
@@ -119,6 +122,19 @@ async def _first(peer: Peer) -> dict[str, Any]:
                 taken.append((time.perf_counter_ns() - begun) / 1e6)
     await peer.close()
     return {"cold_ms": taken[0], "warm_ms": statistics.median(taken[FIRST_WARM:])}
+
+
+async def _idle(peer: Peer) -> dict[str, Any]:
+    """The share of a core that an open store with a finished run in it takes, while nothing happens."""
+    await peer.setup()
+    await peer.run("main", Spec(WARM_STEPS))
+    gc.collect()
+    await asyncio.sleep(0.5)
+    cpu, begun = time.process_time(), time.perf_counter()
+    await asyncio.sleep(IDLE)
+    share = (time.process_time() - cpu) / (time.perf_counter() - begun)
+    await peer.close()
+    return {"share_percent": share * 100}
 
 
 def main() -> None:

@@ -92,6 +92,7 @@ EXPERIMENTS = (
         quick=3,
     ),
     Experiment("first", {"clew": Job("first", CLEW), "langgraph": Job("first", LANGGRAPH)}, repetitions=5),
+    Experiment("idle", {"clew": Job("idle", CLEW)}, repetitions=3),
     Experiment("import", {"clew": "first_agent"}, repetitions=7, quick=3),
 )
 
@@ -131,6 +132,7 @@ FIGURES = (
     Figure("k4", "4 calls a step over 5 commits", _ratio("wall_ms"), at_most=0.8, unit=" x"),
     Figure("first", "first streamed fragment, warm", _value("warm_ms"), at_most=0.6, unit=" ms"),
     Figure("first", "  LangGraph", _value("warm_ms", "langgraph"), unit=" ms"),
+    Figure("idle", "an open runtime with nothing to do", _value("share_percent"), at_most=1, unit=" %"),
     Figure("import", "imports, one tool and one agent built", _value("ms"), at_most=180, unit=" ms", places=0),
     Figure("import", "  and its schemas derived", _value("derived_ms"), unit=" ms", places=0),
     Figure("import", "  memory", _value("memory_mib"), at_most=42, unit=" MiB", places=1),
