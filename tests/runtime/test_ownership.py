@@ -73,6 +73,29 @@ async def test_a_driver_that_was_taken_over_appends_nothing(world: World) -> Non
     await check_run(run)
 
 
+@pytest.mark.proves("R1", "J1")
+async def test_a_claim_alone_fences_the_driver_before(world: World) -> None:
+    work = Work("once")
+    work.held.let_go()
+    rt = await world.open(work.agent, drive=False)
+    stale = gate_of(rt).hold(has("tool_returned"))
+    run = await rt.start(work.agent, "Go", run_id="r")
+    driving = asyncio.create_task(rt.drive("r"))
+    await stale.reached()
+    await world.clock.advance(31)
+    second = await world.open(work.agent, drive=False)
+    attaching = gate_of(second).hold(has("driver_attached"))
+    taking = asyncio.create_task(second.drive("r"))
+    await attaching.reached()
+    before = await run.entries()
+    stale.let_go()
+    await driving
+    assert await run.entries() == before
+    attaching.let_go()
+    await taking
+    await check_run(run)
+
+
 @pytest.mark.proves("R1", "T11")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)  # memory is of one process
 async def test_what_a_fenced_driver_knows_reaches_the_new_one_as_a_late_result(world: World) -> None:

@@ -11,6 +11,7 @@ from clew.core.outcomes import Cancelled
 from clew.errors import (
     JournalCorrupt,
     OutcomeUnknown,
+    StaleWriter,
     StoreUnavailable,
 )
 from clew.testing import ScriptedModel, call
@@ -35,6 +36,24 @@ async def test_a_reply_is_kept_while_the_store_refuses_and_is_not_asked_for_agai
     assert model.count == 1
     assert hit[0] is hit[1] is hit[2]  # the same batch, tried again
     await check_run(run)
+
+
+@pytest.mark.proves("J7", "J1", "R1")
+async def test_a_driver_whose_commit_is_refused_acts_on_nothing_of_it(world: World) -> None:
+    ran: list[str] = []
+
+    @tool(effect="read")
+    def mark() -> str:
+        ran.append("mark")
+        return "marked"
+
+    marker = agent([[call("mark")], "Done."], mark)
+    rt = await world.open(marker, drive=False)
+    gate_of(rt).fail(has("model_replied"), StaleWriter("another process has it"))
+    run = await rt.start(marker, "Go", run_id="r")
+    await rt.drive("r")
+    assert ran == []
+    assert kinds(await run.entries()) == ["run_started", "driver_attached"]
 
 
 @pytest.mark.proves("J7", "R1")

@@ -75,7 +75,10 @@ def _always(answer: object) -> Callable[[Any], Any]:
 
 
 async def _any_epoch(store: Any, batch: Batch) -> Batch:
-    return replace(batch, epoch=(await store.lease(batch.run)).epoch)
+    epoch = (await store.lease(batch.run)).epoch
+    for entry in batch.entries:
+        force_setattr(entry, "epoch", epoch)
+    return replace(batch, epoch=epoch)
 
 
 async def _any_epoch_and_place(store: Any, batch: Batch) -> Batch:
@@ -191,7 +194,7 @@ def _unawaited(whole: Any) -> Any:
         batch = made.batch(self._inbox_seen, None, release=False)
         self._station.spawn(self._station.store.commit(batch), "unawaited")
         self._committed(made, projected=False)
-        return Receipt(self._inbox_seq)
+        return True
 
     return commit
 
@@ -213,7 +216,7 @@ def _deaf_to_conflict(whole: Any) -> Any:
             return await whole(self, made, effects, release=release)
         except StaleWriter:
             self._committed(made, projected=False)
-            return Receipt(self._inbox_seq)
+            return True
 
     return commit
 

@@ -141,7 +141,7 @@ class LetterContract:
         assert (ticket.opened_at, ticket.expires_at) == (clock.wall, BEGIN + SECOND)
         assert (ticket.args_digest, ticket.on_expire, ticket.decision) == ("sha256:a", "reject", None)
 
-    @pytest.mark.proves("W3")
+    @pytest.mark.proves("W3", "J1")
     async def test_a_decision_is_durable_with_its_letter(self, store: Store, clock: HandClock) -> None:
         driver = await driven(store, "r")
         await driver.commit(approval())
