@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from clew.core.deltas import Delta
 from clew.core.entries import Base, Entry, Finish, Origin, Owner, RunStarted
 from clew.core.letters import AnyLetter, DecisionLetter
 from clew.core.limits import Limits
@@ -80,6 +81,47 @@ class Clock(Protocol):
     def boottime(self) -> int:
         """Microseconds that leases are measured in: never set back, counts sleep."""
         ...
+
+
+# --- fragments between processes --------------------------------------------------------------------------------------
+
+
+class Relayed(Struct, frozen=True):
+    """A fragment on its way to another process; `after` is the entry that its watchers must have seen before it."""
+
+    after: int
+    delta: Delta
+
+
+class Ear(Protocol):
+    """Somebody who listens to one run here; while it is open, whoever drives that run relays what is said."""
+
+    def heard(self) -> list[Relayed]:
+        """What is new since the last look; all of it again if it had to be said anew."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Relay(Protocol):
+    """Carries fragments to watchers in other processes, as well as it can: what it loses, the entry makes good.
+
+    It never blocks and never raises: a run must not suffer from who watches it.
+    """
+
+    def wanted(self, run: str) -> bool:
+        """Whether somebody listens."""
+        ...
+
+    def say(self, run: str, fragments: Sequence[Relayed]) -> bool:
+        """Pass these on, after those before. False: what was said before is lost, say everything anew."""
+        ...
+
+    def hush(self, run: str) -> None:
+        """All that was said is superseded."""
+        ...
+
+    def attend(self, run: str) -> Ear: ...
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------
@@ -288,6 +330,11 @@ class Listener(Protocol):
 class Store(Protocol):
     """Where journals, inboxes and leases are kept. `clew.testing.StoreContract` says in tests what each verb means."""
 
+    @property
+    def relay(self) -> Relay | None:
+        """How fragments reach watchers in other processes; None if no other process shares this store."""
+        ...
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
     def now(self) -> int:
@@ -405,6 +452,7 @@ __all__ = [
     "Claim",
     "Clock",
     "Decision",
+    "Ear",
     "Fragment",
     "HeadMove",
     "LeaseInfo",
@@ -415,6 +463,8 @@ __all__ = [
     "NewRun",
     "Projection",
     "Receipt",
+    "Relay",
+    "Relayed",
     "RunFilter",
     "RunInfo",
     "Started",

@@ -469,17 +469,17 @@ async def test_twenty_thousand_fragments_are_joined_once(world: World) -> None:
 @pytest.mark.proves("E2", "J4")
 @pytest.mark.parametrize("kind", ["memory"], indirect=True)
 async def test_looking_at_a_long_stream_costs_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clew.runtime import feed
+    from clew.runtime import saying as place
 
     handled = 0
-    joined = feed._joined
+    joined = place._joined
 
     def counting(saying: Any, pieces: Any, offsets: Any) -> Any:
         nonlocal handled
         handled += len(pieces)
         return joined(saying, pieces, offsets)
 
-    monkeypatch.setattr(feed, "_joined", counting)
+    monkeypatch.setattr(place, "_joined", counting)
     many = 5_000
     midway = Stop()
     fragments = [Fragment("text", "x")] * (many // 2)

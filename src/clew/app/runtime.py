@@ -197,7 +197,7 @@ class Runtime(Reading):
         if not self._opened:
             await self.store.open()
             self._opened = True
-            self._feed.open()
+            self._feed.open(self._worker.drives, self._station.spawn)
             self._worker.open(look=self._drives)
             listen: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(self._clock, "listen", None)
             if listen is not None:

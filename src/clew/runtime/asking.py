@@ -19,9 +19,9 @@ from clew.core.steps import backoff, call_step
 from clew.core.values import VALUE_LIMIT, clean_text, parse_arguments
 from clew.errors import JournalCorrupt, ModelError, Unsupported, UsageError
 from clew.ports import Fragment, Model, ModelReply, ModelRequest
-from clew.runtime.feed import Saying
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import described, words
+from clew.runtime.saying import Saying
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.values import Aside, cleaned

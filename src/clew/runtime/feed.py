@@ -4,84 +4,18 @@ A watcher pulls at its own pace from what stands here, so a slow, broken or abse
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from itertools import zip_longest
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
 
-from clew.core import entries as e
-from clew.core.deltas import Delta, ProgressDelta, ResetDelta, TextDelta, ThinkingDelta, ToolArgsDelta
+from clew.core.deltas import Delta, ProgressDelta
 from clew.core.entries import Entry
 from clew.core.state import State
 from clew.core.values import Value
 from clew.ports import Fragment, Store
+from clew.runtime.relaying import Listener, Speaker
+from clew.runtime.saying import Saying, Sayings, Watcher, drop, supersedes
 
-_CLASSES: dict[str, type[TextDelta | ThinkingDelta | ToolArgsDelta]] = {
-    "text": TextDelta,
-    "thinking": ThinkingDelta,
-    "tool_args": ToolArgsDelta,
-}
-
-
-class Saying:
-    """One attempt at a step: its fragments so far, in order, joined only for those who ask."""
-
-    __slots__ = ("after_seq", "attempt", "epoch", "pieces", "step")
-
-    def __init__(self, step: str, epoch: int, attempt: int, after_seq: int) -> None:
-        self.step = step
-        self.epoch = epoch
-        self.attempt = attempt
-        self.after_seq = after_seq  # the entry that a watcher must have seen before this
-        self.pieces: list[Fragment | ProgressDelta] = []
-
-
-class Watcher:
-    """One subscription: a wake-up call, and how far it has read in each saying."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self._read: dict[str, tuple[Saying, int, dict[int, int]]] = {}
-
-    def wake(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event.clear()
-
-    def forget(self, step: str) -> None:
-        self._read.pop(step, None)
-
-    def unread(self, sayings: dict[str, Saying], seq: int) -> Iterator[Delta]:
-        """What was said since the last look. A new attempt first voids what the old one said."""
-        for saying in list(sayings.values()):
-            if saying.after_seq > seq:
-                continue
-            known, place, offsets = self._read.get(saying.step, (saying, 0, {}))
-            if known is not saying:
-                yield ResetDelta(step=saying.step, epoch=saying.epoch, attempt=saying.attempt)
-                place, offsets = 0, {}
-            fresh = saying.pieces[place:]
-            self._read[saying.step] = (saying, place + len(fresh), offsets)
-            yield from _joined(saying, fresh, offsets)
-
-
-def _joined(saying: Saying, pieces: list[Fragment | ProgressDelta], offsets: dict[int, int]) -> Iterator[Delta]:
-    """Neighbouring fragments of one part as one delta: a late or slow watcher gets larger pieces, not more of them."""
-    texts: list[str] = []
-    for here, after in zip_longest(pieces, pieces[1:]):
-        if isinstance(here, ProgressDelta):
-            yield here
-            continue
-        texts.append(here.text)
-        if isinstance(after, Fragment) and after.part == here.part and after.kind == here.kind:
-            continue
-        text = "".join(texts)
-        texts.clear()
-        offset = offsets.get(here.part, 0)
-        offsets[here.part] = offset + len(text)
-        yield _CLASSES[here.kind](
-            step=saying.step, epoch=saying.epoch, attempt=saying.attempt, part=here.part, offset=offset, text=text
-        )
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
 class Feed:
@@ -92,15 +26,26 @@ class Feed:
         self._watchers: dict[str, set[Watcher]] = {}
         self._everything: set[Watcher] = set()
         self._waiting: dict[str, set[asyncio.Future[State | None]]] = {}
-        self._sayings: dict[str, dict[str, Saying]] = {}
+        self._sayings: Sayings = {}
         self._hush: Callable[[], None] | None = None
         self._closed = False
+        self._speaker: Speaker | None = None
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self._drives: Callable[[str], bool] = lambda _: False
+        self._spawn: Spawn | None = None
 
-    def open(self) -> None:
+    def open(self, drives: Callable[[str], bool], spawn: Spawn) -> None:
+        """`drives` tells whether this process drives a run: what it says is not listened for elsewhere."""
+        self._drives = drives
+        self._spawn = spawn
         self._hush = self._store.listen(self._changed)
+        if self._store.relay is not None:
+            self._speaker = Speaker(self._store.relay, self._sayings)
 
     def close(self) -> None:
         self._closed = True
+        for listening in self._listening.values():
+            listening.cancel()
         if self._hush is not None:
             self._hush()
         for watcher in [w for group in self._watchers.values() for w in group] + list(self._everything):
@@ -117,8 +62,9 @@ class Feed:
 
     def say(self, run: str, saying: Saying, piece: Fragment | ProgressDelta) -> None:
         saying.pieces.append(piece)
-        for watcher in self._watchers.get(run, ()):
-            watcher.wake()
+        self._wake(run)
+        if self._speaker is not None:
+            self._speaker.said(run)
 
     def progress(self, run: str, saying: Saying, value: Value) -> None:
         delta = ProgressDelta(
@@ -128,20 +74,19 @@ class Feed:
 
     def end(self, run: str, step: str) -> None:
         """The step's entry is committed, or nobody will say more: the fragments are superseded."""
-        sayings = self._sayings.get(run)
-        if sayings is None:
-            return
-        sayings.pop(step, None)
-        if not sayings:
-            del self._sayings[run]
+        if drop(self._sayings, run, step) and self._speaker is not None:
+            self._speaker.over(run)
+
+    def _wake(self, run: str) -> None:
+        for watcher in self._watchers.get(run, ()):
+            watcher.wake()
 
     def settled(self, run: str, state: State | None) -> None:
         """The run has finished or waits; `None`: somebody else may know, look at the store."""
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(state)
-        for watcher in self._watchers.get(run, ()):
-            watcher.wake()
+        self._wake(run)
 
     # --- from the store
 
@@ -175,13 +120,15 @@ class Feed:
         watcher = Watcher()
         group = self._watchers.setdefault(run, set())
         group.add(watcher)
+        self._listen(run)
         seq = after
         try:
             while True:
                 for entry in await self._store.read(run, after=seq):
                     seq = entry.seq
-                    if entry.step is not None and not isinstance(entry, e.ToolStarted | e.ModelFailed):
+                    if entry.step is not None and supersedes(entry):
                         watcher.forget(entry.step)
+                        self.end(run, entry.step)
                     yield entry
                     if await stop(entry):
                         return
@@ -194,6 +141,20 @@ class Feed:
             group.discard(watcher)
             if not group and self._watchers.get(run) is group:
                 del self._watchers[run]
+                self._listen_no_more(run)
+
+    def _listen(self, run: str) -> None:
+        """Hear what is said of it in other processes, while somebody watches it here."""
+        relay = self._store.relay
+        if relay is not None and self._spawn is not None and run not in self._listening:
+            listener = Listener(self._store, relay, run, self._sayings)
+            listening = listener.listen(lambda: self._drives(run), lambda: self._wake(run))
+            self._listening[run] = self._spawn(listening, f"listen {run}")
+
+    def _listen_no_more(self, run: str) -> None:
+        listening = self._listening.pop(run, None)
+        if listening is not None:
+            listening.cancel()
 
     async def watch_all(self, cursor: str | None) -> AsyncIterator[tuple[str, str, Entry]]:
         """(cursor behind it, run, entry) of all runs in commit order."""

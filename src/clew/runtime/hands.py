@@ -24,7 +24,7 @@ from clew.runtime.user_code import Raised, attempt_sync
 from clew.runtime.values import stored
 
 if TYPE_CHECKING:
-    from clew.runtime.feed import Saying
+    from clew.runtime.saying import Saying
 
 
 class Hands:

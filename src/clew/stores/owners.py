@@ -55,28 +55,20 @@ def is_running(owner: Owner) -> bool:
     return owner == this_process() or started_at(owner.pid) == owner.start
 
 
-class Presence:
-    """This process's place among those that share a file: a lock on a file of its own beside it, gone when it dies.
+class Shared:
+    """A lock that any number hold together, by a file that is there only while somebody holds it.
 
-    Everything of this process that has the file open shares the lock; the last one to leave removes the file. The
-    kernel drops the lock with the process, however it ends.
+    The kernel drops the lock with the process, however it ends; whoever finds the file and nobody behind it removes it.
     """
 
-    def __init__(self, beside: Path) -> None:
-        self._beside = beside
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd: int | None = None
-        self._looked = float("-inf")
-        self._company = False
-
-    def _path(self, owner: Owner) -> Path:
-        return Path(f"{self._beside}-owner-{owner.pid}-{owner.start}")
 
     def enter(self) -> None:
-        """From now on others can tell that this process lives."""
-        path = self._path(this_process())
         while self._fd is None:
-            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-            if _lock(fd, fcntl.LOCK_SH) and _is_still(path, fd):
+            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            if _lock(fd, fcntl.LOCK_SH) and _is_still(self._path, fd):
                 self._fd = fd
                 _held.add(fd)
             else:
@@ -87,10 +79,52 @@ class Presence:
         if self._fd is None:
             return
         if _lock(self._fd, fcntl.LOCK_EX):
-            self._path(this_process()).unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
         _held.discard(self._fd)
         os.close(self._fd)
         self._fd = None
+
+
+def nobody_holds(path: Path) -> bool:
+    """Whether nobody holds the lock of this file; then it is gone."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False  # another user's process
+    try:
+        free = _lock(fd, fcntl.LOCK_EX)
+        if free and _is_still(path, fd):
+            path.unlink(missing_ok=True)
+        return free
+    finally:
+        os.close(fd)
+
+
+class Presence:
+    """This process's place among those that share a file: a lock on a file of its own beside it, gone when it dies.
+
+    Everything of this process that has the file open shares the lock; the last one to leave removes the file.
+    """
+
+    def __init__(self, beside: Path) -> None:
+        self._beside = beside
+        self._own: Shared | None = None
+        self._looked = float("-inf")
+        self._company = False
+
+    def _path(self, owner: Owner) -> Path:
+        return Path(f"{self._beside}-owner-{owner.pid}-{owner.start}")
+
+    def enter(self) -> None:
+        """From now on others can tell that this process lives."""
+        self._own = Shared(self._path(this_process()))
+        self._own.enter()
+
+    def leave(self) -> None:
+        if self._own is not None:
+            self._own.leave()
 
     def is_gone(self, owner: Owner) -> bool:
         """Whether an owner of this host is dead for certain; what it left behind is removed.
@@ -99,12 +133,12 @@ class Presence:
         """
         if not is_local(owner) or owner == this_process():
             return False
-        return _sweep(self._path(owner)) and not is_running(owner)
+        return nobody_holds(self._path(owner)) and not is_running(owner)
 
     def sweep(self) -> None:
         """Remove what dead processes left."""
         for path in self._others():
-            _sweep(path)
+            nobody_holds(path)
 
     def has_company(self) -> bool:
         """Whether other processes have the file open, as far as is known; looked at now and then."""
@@ -117,23 +151,6 @@ class Presence:
     def _others(self) -> list[Path]:
         own = self._path(this_process())
         return [path for path in self._beside.parent.glob(f"{glob.escape(self._beside.name)}-owner-*") if path != own]
-
-
-def _sweep(path: Path) -> bool:
-    """Whether nobody holds the file's lock; then it is gone."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    except PermissionError:
-        return False  # another user's process: its leases run out by themselves
-    try:
-        free = _lock(fd, fcntl.LOCK_EX)
-        if free and _is_still(path, fd):
-            path.unlink(missing_ok=True)
-        return free
-    finally:
-        os.close(fd)
 
 
 def _lock(fd: int, kind: int) -> bool:

@@ -32,6 +32,8 @@ from clew.stores.memory.world import World
 class MemoryStore:
     """A Store without a file. Every verb has the meaning that `clew.testing.StoreContract` gives it."""
 
+    relay = None  # no other process can see what is here
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._time = StoreTime(clock)
         self._world = World(self._time)

@@ -22,6 +22,7 @@ from clew.ports import (
     Listener,
     NewRun,
     Receipt,
+    Relay,
     RunFilter,
     RunInfo,
     Started,
@@ -34,6 +35,7 @@ from clew.stores.clock import StoreTime
 from clew.stores.sqlite import failures, file, journal, leases, letters, pruning, reading
 from clew.stores.sqlite.desk import Desk
 from clew.stores.sqlite.listening import Listeners
+from clew.stores.sqlite.relay import SideFiles
 from clew.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -53,10 +55,15 @@ class SqliteStore:
         self._time = StoreTime(clock)
         self._busy = busy
         self._presence = owners.Presence(self.path)
+        self._side_files = SideFiles(self.path)
         self._pid = 0
         self._driven: set[str] = set()
         self._renewals = threading.Lock()
         self._renewing: sqlite3.Connection | None = None
+
+    @property
+    def relay(self) -> Relay:
+        return self._side_files
 
     async def open(self) -> None:
         if self._pid:
@@ -69,6 +76,7 @@ class SqliteStore:
                 undone.callback(self._reader.close)
                 self._time.not_below(reading.newest_at(self._reader, LATEST))
                 self._presence.sweep()
+                self._side_files.sweep()
                 self._presence.enter()
             except sqlite3.Error as error:
                 raise failures.translated(self.path, error) from error
@@ -93,6 +101,7 @@ class SqliteStore:
                 self._renewing.close()
                 self._renewing = None
         self._reader.close()
+        self._side_files.close()
         self._presence.leave()
         try:
             file.close(self._connection)
