@@ -158,6 +158,7 @@ class Runtime(Reading):
         if concurrency < 1:
             raise UsageError(f"Runtime(concurrency={concurrency}): one run at a time is the least")
         self._drives = drive
+        self.deps = deps
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
         self._opened = self._closed = False
@@ -218,6 +219,16 @@ class Runtime(Reading):
     def tasks(self) -> "set[asyncio.Task[Any]]":
         """What this process has going in the background."""
         return self._station.tasks
+
+    @property
+    def agents(self) -> "Mapping[str, Agent[Any, Any]]":
+        """The agents that this Runtime can drive, by name."""
+        return self._station.agents
+
+    @property
+    def driving(self) -> tuple[str, ...]:
+        """The runs that this process drives at this moment."""
+        return self._worker.driving
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

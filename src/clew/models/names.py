@@ -4,6 +4,8 @@ from clew.agent.shapes import model_list, provider_and_name
 from clew.errors import Unsupported
 from clew.ports import Model
 
+PROVIDERS = ("anthropic", "google", "openai")
+
 
 def resolve(model: object) -> Model:
     """The model that is asked. Raises UsageError for what is none, Unsupported for what this version cannot ask."""

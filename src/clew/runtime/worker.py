@@ -149,6 +149,10 @@ class Worker:
     def drives(self, run: str) -> bool:
         return run in self._held
 
+    @property
+    def driving(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
     def notify(self, run: str) -> bool:
         """There is mail for a run; whether this process drives it."""
         hold = self._held.get(run)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, cast
 
@@ -19,6 +19,8 @@ from clew.ports import Batch, NewRun, Receipt, Started, Store
 from clew.runtime.flight import Done, Flight
 from clew.runtime.hands import Hands
 from clew.runtime.plan import Input
+from clew.runtime.redact import described
+from clew.runtime.user_code import Raised, attempt, call
 from clew.stores.memory import MemoryStore
 from clew.testing.clock import VirtualClock
 
@@ -49,14 +51,17 @@ class CrashReport(Struct, frozen=True):
     points: int
     repeated: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()  # what `check` found in the outside world
+    rerun: dict[str, int] = {}  # tools that a crash made run again, as they are declared to, and how often
     doubts: int = 0
 
     @property
     def ok(self) -> bool:
-        return not self.repeated and not self.differing
+        return not (self.repeated or self.differing or self.wrong)
 
     def __str__(self) -> str:
-        found = [*(f"ran twice: {x}" for x in self.repeated), *(f"differs: {x}" for x in self.differing)]
+        titled = (("ran twice", self.repeated), ("differs", self.differing), ("wrong", self.wrong))
+        found = [f"{title}: {x}" for title, whats in titled for x in whats]
         return f"{self.points} crash points: {'; '.join(found) if found else 'nothing ran twice, nothing differs'}"
 
 
@@ -68,6 +73,7 @@ class World:
         self.clock = clock
         self.performed: Counter[tuple[str, int]] = Counter()
         self.repeated: list[str] = []
+        self.rerun: Counter[str] = Counter()
 
     async def settled_steps(self) -> set[str]:
         """Steps whose outcome is committed, and `once` calls whose intent is: none of these may be performed again."""
@@ -146,7 +152,10 @@ class Life:
             self.check()
             if self._again(flight, state):
                 self.world.repeated.append(f"{flight.step} at {self.point}")
-            self.world.performed[flight.step, flight.effect.attempt] += 1
+            performed = flight.step, flight.effect.attempt
+            if isinstance(flight.effect, CallTool) and self.world.performed[performed]:
+                self.world.rerun[next(call.tool for call in state.calls if call.id == flight.step)] += 1
+            self.world.performed[performed] += 1
             done: Done = await performing(hands, flight, state)
             self.effects += 1
             if self.reached("effect", self.effects):
@@ -159,8 +168,8 @@ class Life:
         """Whether this was performed before and must not be: its outcome is known, or it may happen only once."""
         if not isinstance(flight.effect, CallTool):
             return flight.step in self.settled
-        call = next((call for call in state.calls if call.id == flight.step), None)
-        tool = None if call is None else state.tool_of(call)
+        found = next((call for call in state.calls if call.id == flight.step), None)
+        tool = None if found is None else state.tool_of(found)
         before = self.world.performed[flight.step, flight.effect.attempt]
         return (flight.step in self.settled and flight.effect.attempt == 1) or (
             before > 0 and tool is not None and tool.effect == "once"
@@ -175,29 +184,69 @@ async def crash_points(
     model: ModelLike | None = None,
     decide: Callable[[Any], Any] | None = None,
     store: Callable[[VirtualClock], Store] = lambda clock: MemoryStore(clock=clock),
+    reset: Callable[[], Any] | None = None,
+    check: Callable[[], Any] | None = None,
+    told: Callable[[int, int], None] | None = None,
 ) -> CrashReport:
     """Run an agent calmly, then with a crash at each point, and tell what ran twice or came out differently.
 
     `deps` is an object, or a function of RunInfo that makes a fresh one for each activation; `model` must answer by
     the conversation or by its ordinal, as ScriptedModel does. `store` makes the store of each trial.
+
+    `reset` makes the outside world new before each trial, and `check` looks at it afterwards: what it raises, or
+    returns unless that is None or True, is wrong. `told` hears how many points of how many are done.
     """
     if decide is not None:
         raise Unsupported("decide= comes with the release on people in the loop: leave it out")
+    outside = Outside(reset, check)
+    await outside.renew()
     calm = Trial(agent, input, deps, model, store)
     expected, life = await calm.run(None)
+    wrong = await outside.found("without a crash")
     repeated: list[str] = []
     differing: list[str] = []
+    rerun: Counter[str] = Counter()
     doubts = 0
     points = [Point(where, n) for where in ("before", "after") for n in range(1, life.commits + 1)]
     points += [Point("effect", n) for n in range(1, life.effects + 1)]
-    for point in points:
+    for number, point in enumerate(points, start=1):
+        await outside.renew()
         trial = Trial(agent, input, deps, model, store)
         story, _ = await trial.run(point)
-        repeated += trial.repeated
+        wrong += await outside.found(str(point))
+        repeated += trial.world.repeated
+        rerun += trial.world.rerun
         doubts += len(story.doubts)
         if not story.tells_the_same(expected):
             differing.append(str(point))
-    return CrashReport(len(points), tuple(repeated), tuple(differing), doubts)
+        if told is not None:
+            told(number, len(points))
+    return CrashReport(len(points), tuple(repeated), tuple(differing), tuple(wrong), dict(rerun), doubts)
+
+
+class Outside:
+    """The world beyond the store, as far as its owner lent us functions for it."""
+
+    def __init__(self, reset: Callable[[], Any] | None, check: Callable[[], Any] | None) -> None:
+        self._reset = reset
+        self._check = check
+
+    async def renew(self) -> None:
+        if self._reset is not None:
+            await call(self._reset)
+
+    async def found(self, where: str) -> list[str]:
+        """What is wrong with it now, each with the crash that showed it."""
+        if self._check is None:
+            return []
+        outcome = await attempt(call(self._check))
+        if isinstance(outcome, Raised):
+            return [f"{where}: {described(outcome.error)}"]
+        value = cast("object", outcome.value)
+        if value is None or value is True:
+            return []
+        several = isinstance(value, list | tuple)
+        return [f"{where}: {one}" for one in (cast("Sequence[object]", value) if several else (value,))]
 
 
 class Story(Struct, frozen=True):
@@ -236,10 +285,6 @@ class Trial:
         self.model = model
         self.clock = VirtualClock()
         self.world = World(store(self.clock), self.clock)
-
-    @property
-    def repeated(self) -> list[str]:
-        return self.world.repeated
 
     async def run(self, point: Point | None) -> tuple[Story, Life]:
         await self.world.store.open()

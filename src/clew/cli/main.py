@@ -1,0 +1,103 @@
+"""The command `clew`: its commands by name, each loaded when it is used, and the edge where errors become sentences."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from clew.app.version import VERSION
+from clew.cli.common import Common, shared
+from clew.cli.output import complain
+from clew.errors import ClewError, UsageError
+
+# By name: the module in this folder whose `command` it is, in the order of `--help`.
+COMMANDS = {
+    "demo": "demo.command",
+    "run": "run",
+    "runs": "runs",
+    "show": "show",
+    "watch": "watch",
+    "cancel": "cancel",
+    "worker": "worker",
+    "torture": "torture",
+    "schema": "schema",
+    "completion": "completion",
+}
+
+DONE, ERROR, USAGE, WAITING = 0, 1, 2, 3
+INTERRUPTED = 130  # as a shell says of what Ctrl-C ended
+
+
+class Commands(click.Group):
+    """Loads a command's module when that command is meant, so that each starts as fast as it can."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"clew.cli.{COMMANDS[cmd_name]}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            close = get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean `clew {close[0]}`?" if close else "`clew --help` lists them."
+            raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Begin with `clew demo`. Each command's --help has an example.",
+)
+@click.version_option(VERSION, prog_name="clew", message="%(prog)s %(version)s")
+@shared
+def clew() -> None:
+    """A durable agent runtime: kill it at any instant, it goes on exactly where it was."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 error, 2 usage, 3 waiting, 4 differs."""
+    common = Common()
+    logging.basicConfig(format="clew: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        code = clew.main(args=arguments, prog_name="clew", standalone_mode=False, obj=common)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough, as in `clew runs | head`; the interpreter must not find out again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:  # noqa: BLE001
+        return _told(error, common)
+    return code if isinstance(code, int) else DONE
+
+
+def _told(error: Exception, common: Common) -> int:
+    """The last handler: a sentence for the errors that Clew raises on purpose, and a way to more for any other."""
+    if common.debug:
+        traceback.print_exception(error)
+    if isinstance(error, ClewError):
+        complain(str(error), kind=type(error).__name__, as_json=common.json)
+        return USAGE if isinstance(error, UsageError) else ERROR
+    complain(
+        f"{type(error).__name__}: {error} (a bug in Clew, or in code of yours; --debug shows where)",
+        kind=type(error).__name__,
+        as_json=common.json,
+    )
+    return ERROR

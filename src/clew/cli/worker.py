@@ -1,0 +1,109 @@
+"""`clew worker`: a process that drives runs until it is told to stop."""
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+
+import click
+
+from clew.app import Runtime
+from clew.cli.common import Common, perform, shared
+from clew.cli.output import count, harmless, print_json, say
+from clew.cli.target import Target, load
+from clew.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Wish:
+    targets: tuple[str, ...]
+    concurrency: int
+    lease: float
+    grace: float
+
+
+@click.command(
+    "worker",
+    epilog="Example: clew worker app:agent app:other --concurrency 50. Start as many as you like on one store: each "
+    "run is driven by one of them, and by another within the lease if that one dies.",
+)
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Runs at a time.")
+@click.option(
+    "--lease", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds until others take over."
+)
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds for steps to end."
+)
+@shared
+@click.pass_obj
+def command(common: Common, targets: tuple[str, ...], concurrency: int, lease: float, grace: float) -> None:
+    """Drive the runs of these agents.
+
+    SIGTERM and Ctrl-C drain: nothing more is started, what runs may end within the grace, every run is given back.
+    SIGUSR1 says what it holds.
+    """
+    perform(_work(common, Wish(targets, concurrency, lease, grace)))
+
+
+async def _work(common: Common, wish: Wish) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runtime, where = _runtime(common, wish)
+    tell = Teller(common, runtime)
+    async with runtime:
+        loop.add_signal_handler(signal.SIGUSR1, tell.holding)
+        tell.ready(where)
+        await stop.wait()
+        tell.draining()
+    tell.drained()
+
+
+def _runtime(common: Common, wish: Wish) -> tuple[Runtime, str]:
+    targets = [load(text) for text in wish.targets]
+    brought = [target for target in targets if target.runtime is not None]
+    if not brought:
+        agents = [target.one_agent() for target in targets]
+        runtime = Runtime(common.url, agents=agents, concurrency=wish.concurrency, lease=wish.lease, grace=wish.grace)
+        return runtime, common.url
+    if len(targets) > 1 or common.store is not None:
+        raise UsageError(f"{brought[0].name} is a Runtime and brings agents and store: name it alone, without --store")
+    return _as_it_is(brought[0]), brought[0].name
+
+
+def _as_it_is(target: Target) -> Runtime:
+    assert target.runtime is not None
+    return target.runtime
+
+
+class Teller:
+    """Says what the worker does, one line a time: for people, or as JSON for programs."""
+
+    def __init__(self, common: Common, runtime: Runtime) -> None:
+        self._json = common.json
+        self._runtime = runtime
+
+    def ready(self, where: str) -> None:
+        agents = ", ".join(self._runtime.agents)
+        self._say(
+            "ready", f"worker {os.getpid()} drives {agents} in {where}; SIGTERM drains, SIGUSR1 says what it holds"
+        )
+
+    def holding(self) -> None:
+        runs = self._runtime.driving
+        self._say("holding", f"holds {count(len(runs), 'run')}{': ' + ', '.join(runs) if runs else ''}")
+
+    def draining(self) -> None:
+        self._say("draining", f"draining: {count(len(self._runtime.driving), 'run')} at work may end their steps")
+
+    def drained(self) -> None:
+        self._say("drained", "drained: every run is given back")
+
+    def _say(self, event: str, text: str) -> None:
+        if self._json:
+            agents = list(self._runtime.agents)
+            print_json({"event": event, "pid": os.getpid(), "agents": agents, "runs": list(self._runtime.driving)})
+        else:
+            say(harmless(text), err=True)
