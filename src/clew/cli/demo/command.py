@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,7 +101,7 @@ class Child:
 
 
 @contextmanager
-def child(folder: Path, run: str, *, lease: float = LEASE, stop_in: str = "") -> Iterator[Child]:
+def child(folder: Path, run: str, *, lease: float = LEASE, stop_in: str = "") -> Generator[Child]:
     started = Child(folder, run, lease=lease, stop_in=stop_in)
     try:
         yield started
