@@ -22,6 +22,7 @@ from clew.core.letters import (
     UnpauseLetter,
 )
 from clew.core.messages import Message, RawReply, Usage
+from clew.core.outcomes import Completed
 from clew.core.tickets import Approve
 from clew.errors import JournalCorrupt, Unsupported
 
@@ -197,7 +198,7 @@ LETTERS: list[AnyLetter] = [
     MessageLetter(messages=(Message.user("hi"),), when="idle", message_id="m"),
     DecisionLetter(ticket="t", decision_id="d", decision=Approve(), decided_at=3),
     LateResultLetter(call="1.tool.1", from_epoch=2, value={"a": 1}),
-    ChildEndLetter(run="r", outcome="natural", output="x", usage=Usage(1)),
+    ChildEndLetter(run="r", outcome=Completed(), output="x", usage=Usage(1)),
 ]
 
 

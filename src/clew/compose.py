@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from clew.core.values import check_text
 from clew.errors import UsageError
 from clew.ports import Clock, Model, RunInfo, Store
 from clew.runtime.user_code import call
@@ -43,10 +44,18 @@ def open_store(store: "str | Store | None", clock: Clock | None) -> Store:
 
 def _sqlite_path(url: str, rest: str) -> str:
     """`sqlite:///a.db` is relative to the working directory, `sqlite:////a.db` is absolute."""
-    path = unquote(urlsplit(f"sqlite://{rest}").path)[1:]
-    if not path or "?" in rest or "\x00" in path:
+    path = unquote(rest)[1:]
+    if not rest.startswith("/") or not path or "?" in rest or "\x00" in path or not _is_text(path):
         raise UsageError(f"{url!r} names no file: use sqlite:///clew.db, or sqlite:////absolute/path.db")
     return path
+
+
+def _is_text(path: str) -> bool:
+    try:
+        check_text(path)
+    except UsageError:
+        return False
+    return True
 
 
 def resolve_model(model: object) -> Model:

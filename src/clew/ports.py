@@ -109,8 +109,8 @@ class Relay(Protocol):
     It never blocks and never raises: a run must not suffer from who watches it.
     """
 
-    def wanted(self, run: str) -> bool:
-        """Whether somebody listens."""
+    def wanted(self, runs: Collection[str]) -> set[str]:
+        """Those of these runs that somebody listens to: one look, however many there are."""
         ...
 
     def say(self, run: str, fragments: Sequence[Relayed]) -> bool:

@@ -63,7 +63,7 @@ def look() -> str:
         ([Message("user", "Hi")], "say Message.user"),  # type: ignore[arg-type]
         ([Message("wizard", (Text("Hi"),))], "the role 'wizard': use system, user, assistant, tool"),  # type: ignore[arg-type]
         ([Message.user(Data("chart", object()))], "cannot be stored as JSON"),
-        ([Message.user(Data("chart", {"a": "\ud800"}))], "cannot be stored as JSON"),
+        ([Message.user(Data("chart", {"a": "\ud800"}))], "lone surrogate"),
         ([Message.assistant(call("look", id="a")), Message.user("So?")], "give each call its result"),
         ([Message.assistant(call("look", id="a"))], "calls without results, ['a']"),
         ([Message("tool", (ToolResult("a", "x"),))], "the results ['a'] where those of the calls [] belong"),
@@ -256,7 +256,7 @@ async def test_two_runtimes_of_one_process_on_one_file(kind: str, tmp_path: Path
 
 
 @pytest.mark.proves("R1")
-def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_is_told_that_it_cannot_use_what_its_parent_has_open(tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""
         import asyncio, os, sys
@@ -273,7 +273,11 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
                     await rt.start(agent, "Rain?")
                 except UsageError as error:
                     print("child:", error, flush=True)
-                async with Runtime(url, agents=[agent]) as own:
+                try:
+                    await Runtime(url, agents=[agent]).open()
+                except UsageError as error:
+                    print("child:", error, flush=True)
+                async with Runtime(url.replace("clew.db", "own.db"), agents=[agent]) as own:
                     result = await (await own.start(agent, "Rain?", run_id="of-the-child")).result()
                     print("child:", result.text, flush=True)
             asyncio.run(ask())
@@ -288,8 +292,7 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
                     child(rt)
                 assert os.waitpid(pid, 0)[1] == 0
                 result = await (await rt.start(agent, "Rain?", run_id="after")).result()
-                child_run = await (await rt.get("of-the-child")).result()
-                print("parent:", result.text, child_run.text, flush=True)
+                print("parent:", result.text, flush=True)
 
         asyncio.run(main())
         """
@@ -298,8 +301,9 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
-    assert "opened before a fork(): open a new one in the child process" in said[0]
-    assert said[1:] == ["child: Sunny.", "parent: Sunny. Sunny."]
+    assert "made before a fork(): start processes by spawn, or fork before opening one" in said[0]
+    assert "was open in the process that forked this one" in said[1]
+    assert said[2:] == ["child: Sunny.", "parent: Sunny."]
 
 
 @pytest.mark.proves("J7")

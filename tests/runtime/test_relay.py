@@ -22,7 +22,7 @@ def whole(text: str) -> ModelReply:
 
 
 def side_files(world: World) -> list[str]:
-    return sorted(path.name.split("-")[1] for path in world.path.parent.glob("clew.db-[el]*"))
+    return sorted(path.suffix for path in world.path.parent.glob("clew.db-live/*"))
 
 
 class Reading:
@@ -95,7 +95,7 @@ async def test_the_side_file_may_be_deleted_at_any_time(world: World) -> None:
     for stop, text in zip(stops, ("a", "ab", "abc"), strict=True):
         await stop.reached()
         await until(lambda text=text: reading.text == text)
-        for path in world.path.parent.glob("clew.db-live-*"):
+        for path in world.path.parent.glob("clew.db-live/*.live"):
             path.unlink()
         stop.let_go()
     await run.result()
@@ -167,7 +167,7 @@ async def test_a_side_file_of_nonsense_disturbs_nobody(world: World) -> None:
     await held.reached()
     reading = Reading((await there.get("r")).text())
     await until(lambda: reading.words == "Hi")
-    [live] = world.path.parent.glob("clew.db-live-*")
+    [live] = world.path.parent.glob("clew.db-live/*.live")
     live.write_bytes(live.read_bytes() + b'\xff\x00 not json\n{"after": 1}\n[]\n')
     held.let_go()
     assert (await run.result()).text == "Hi you."

@@ -44,6 +44,7 @@ def test_no_pickle_no_eval_no_import_by_a_stored_name() -> None:
             found += [f"{path.relative_to(SOURCE)}:{node.lineno} {name}" for name in sorted(names)]
     # Tables of our own modules, in the source.
     lazy_doors = {"__init__.py", "testing/__init__.py", "models/__init__.py"}
+    lazy_doors |= {"cli/main.py", "cli/target.py"}  # and what somebody typed behind `clew`
     assert [place for place in found if place.partition(":")[0] not in lazy_doors] == []
 
 

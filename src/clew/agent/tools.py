@@ -73,7 +73,7 @@ class Tool(Generic[_D_contra, _PT, _R_co]):
         valid_text(fn.__doc__ or "", f"tool {self.name!r}: docstring")
         self.takes_context = self.signature.takes_context
         # A decorator around an async function hands its coroutine on, though it is itself a plain function.
-        self.is_async = iscoroutinefunction(unwrap(fn))
+        self.is_async = iscoroutinefunction(fn) or iscoroutinefunction(unwrap(fn))
         self.needs_approval = options.needs_approval
         self.verify = options.verify
         self.retry_on = _exceptions(options.retry_on, self.name)

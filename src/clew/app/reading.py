@@ -159,9 +159,10 @@ class Reading(Later):
                 return isinstance(entry, RunFinished)
             if self._closed:
                 return True
-            if until == "done" or self._worker.drives(run_id):
+            if self._worker.drives(run_id):
                 return False
-            return _settled(await self.store.info(run_id), until, check=False)
+            info = await self.store.info(run_id)
+            return info.status == "done" if until == "done" else _settled(info, until, check=False)
 
         if snapshot:
             state = await self.state_of(run_id)

@@ -14,8 +14,8 @@ from clew.core.messages import Message
 from clew.core.snapshots import Snapshot
 from clew.core.tickets import Decision, Ticket
 from clew.core.values import unpack
-from clew.errors import NotFound
-from clew.ports import RunFilter, RunInfo
+from clew.errors import NotFound, Unsupported
+from clew.ports import RunInfo
 from clew.runtime.plan import Input
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _Out_co = TypeVar("_Out_co", covariant=True, default=Any)
 _T = TypeVar("_T")
 Until = Literal["settled", "done"]
+_FORKS = " comes with the release on threads and forks: this version of Clew does not have it yet"
 
 
 class Run(Generic[_Out_co]):
@@ -135,7 +136,19 @@ class Thread:
 
     async def runs(self) -> list[RunInfo]:
         """The runs of the thread, newest first."""
-        return await self._runtime.opened.runs(RunFilter(thread_id=self.id))
+        return [info async for info in self._runtime.runs(thread_id=self.id)]
+
+    async def rename(self, name: str) -> None:  # noqa: ARG002
+        raise Unsupported(f"Thread.rename{_FORKS}")
+
+    async def branch(self, name: str) -> "Thread":  # noqa: ARG002
+        raise Unsupported(f"Thread.branch{_FORKS}")
+
+    async def edit(self, message_id: str, input: Input) -> Run[Any]:  # noqa: ARG002
+        raise Unsupported(f"Thread.edit{_FORKS}")
+
+    async def regenerate(self) -> Run[Any]:
+        raise Unsupported(f"Thread.regenerate{_FORKS}")
 
     async def queue(self) -> tuple[str, ...]:
         """The runs that wait for their turn, in order."""

@@ -4,13 +4,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, cast, overload
 
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from clew.agent import Agent, ClientTool, Duration, ModelLike
-from clew.agent.shapes import in_seconds
+from clew.agent.shapes import in_seconds, whole
 from clew.app.reading import Reading
 from clew.app.result import Queued
 from clew.app.run import Run
@@ -40,7 +40,7 @@ from clew.runtime.station import Station
 from clew.runtime.user_code import Threads
 from clew.runtime.worker import Worker
 from clew.stores.clock import SystemClock
-from clew.stores.owners import this_process
+from clew.stores.owners import new_owner
 
 _D = TypeVar("_D", default=object)
 _Out = TypeVar("_Out", default=str)
@@ -155,8 +155,10 @@ class Runtime(Reading):
     ) -> None:
         if engine is not None:
             raise UsageError("engine= comes with a later release of Clew: leave it out")
-        if concurrency < 1:
+        if whole(concurrency, "Runtime: concurrency") < 1:
             raise UsageError(f"Runtime(concurrency={concurrency}): one run at a time is the least")
+        if not isinstance(cast("object", agents), Sequence):
+            raise UsageError(f"Runtime(agents={agents!r}): give a list of agents, agents=[…]")
         self._drives = drive
         self.deps = deps
         self._clock = clock or SystemClock()
@@ -171,7 +173,7 @@ class Runtime(Reading):
             history=History(self.store),
             feed=self._feed,
             threads=Threads(),
-            owner=this_process(),
+            owner=new_owner(),
             worker=f"worker-{self._pid}",
             version=VERSION,
             agents={},
@@ -232,7 +234,9 @@ class Runtime(Reading):
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise UsageError("this Runtime was opened before a fork(): open a new one in the child process")
+            raise UsageError(
+                "this Runtime was made before a fork(): start processes by spawn, or fork before opening one"
+            )
 
     def _check_open(self) -> None:
         self._check_process()
@@ -302,6 +306,7 @@ class Runtime(Reading):
                     new, entries=(*new.entries, attached), owner=self._station.owner, lease=self._station.lease
                 )
             new = stamped(new, self.store.now())
+            confirmed = self._clock.boottime()
             try:
                 started = await self.store.start(new)
             except Conflict:
@@ -316,7 +321,7 @@ class Runtime(Reading):
             if started.created and here:
                 state = await self._station.history.state_from(plan.run, list(new.entries))
                 claim = Claim(run=plan.run, epoch=1, agent=agent.name, format=1, seq=2, inbox_seq=started.inbox_seq)
-                self._worker.adopt(claim, state)
+                self._worker.adopt(claim, state, confirmed)
             return started.run
         raise Conflict(f"thread {plan.thread!r} moved {START_TRIES} times while run {plan.run!r} looked for its place")
 

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import Struct
 
 from clew.core.messages import Message, Usage
+from clew.core.outcomes import Outcome
 from clew.core.tickets import Decision
 from clew.core.values import Money, Value
 
@@ -59,7 +60,7 @@ class LateResultLetter(Letter, frozen=True, tag="late_result"):
 class ChildEndLetter(Letter, frozen=True, tag="child_end"):
     kind: ClassVar[Literal["child_end"]] = "child_end"
     run: str
-    outcome: str
+    outcome: Outcome
     output: Value = None
     usage: Usage = Usage()
     cost: Money | None = None

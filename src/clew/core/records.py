@@ -76,12 +76,13 @@ class Recording(_Record, frozen=True, kw_only=True):
 
 
 class Owner(_Record, frozen=True):
-    """A process, told apart from every other that ever ran on the host."""
+    """A process, told apart from every other that ever ran on the host; `instance` tells its Runtimes apart."""
 
     host: str
     boot: str
     pid: int
     start: int
+    instance: int = 0
 
 
 class RequestMade(_Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from clew.core.outcomes import Blocked, Cancelled, Completed, Failed, Outcome, R
 from clew.core.spec import ToolSpec
 from clew.core.state import Call, State
 from clew.core.steps import idempotency_key, model_step
-from clew.core.values import Value, digest, pack
+from clew.core.values import INLINE_LIMIT, Value, digest, pack
 
 PARALLEL_CALLS = 16
 LONGEST_NAME = 64  # of a tool that is not there, as the model is told of it
@@ -162,7 +162,8 @@ def _judge(call: Call, tool: ToolSpec) -> Effect | None:
                 step=call.id,
                 call=call.id,
                 tool=call.tool,
-                args=arguments(call),
+                # Large ones stand in the reply.
+                args=arguments(call) if len(call.request.args_text) <= INLINE_LIMIT else None,
                 verdict="deny",
                 rule="client_tool" if tool.client else "needs_approval",
                 reason=NOBODY_TO_ASK,

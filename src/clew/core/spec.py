@@ -9,6 +9,8 @@ from msgspec.structs import asdict
 from clew.core.limits import Limits
 from clew.core.values import Digest, Value, digest
 
+MOST_MONEY, LEAST_MONEY = 12, 24  # digits before and behind the point: what is beyond is no price
+
 EffectKind = Literal["once", "idempotent", "read"]
 OnDoubt = Literal["ask", "report", "retry"]
 OnExpire = Literal["reject", "approve", "cancel", "escalate"]
@@ -103,4 +105,9 @@ def money(value: object) -> Decimal | None:
         amount = value if isinstance(value, Decimal) else Decimal(str(value))
     except InvalidOperation:
         return None
-    return amount if amount.is_finite() else None
+    return amount if amount.is_finite() and amount.adjusted() <= MOST_MONEY and _digits_behind(amount) else None
+
+
+def _digits_behind(amount: Decimal) -> bool:
+    exponent = amount.as_tuple().exponent
+    return isinstance(exponent, int) and -exponent <= LEAST_MONEY

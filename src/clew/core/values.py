@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
@@ -122,6 +123,26 @@ def _examined(text: str) -> dict[str, Any]:
     if isinstance(parsed, dict):
         return cast("dict[str, Any]", parsed)
     raise ValueError(f"arguments must be a JSON object, not {type(parsed).__name__}")
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]')
+
+
+def nesting(text: str) -> int:
+    """How many levels a JSON text nests, without walking down them."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0
+    deepest = depth = 0
+    for token in _TOKENS.finditer(text):
+        match token[0]:
+            case "[" | "{":
+                depth += 1
+                deepest = max(deepest, depth)
+            case "]" | "}":
+                depth -= 1
+            case _:
+                continue
+    return deepest
 
 
 def canonical(value: Value) -> bytes:

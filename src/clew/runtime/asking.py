@@ -1,23 +1,25 @@
 """Asks a model once: hears the stream out, passes fragments on, and makes the reply fit for a journal."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
 from time import monotonic_ns
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from clew import codec
 from clew.agent import Agent
 from clew.core import entries as e
 from clew.core.effects import CallModel
-from clew.core.messages import Data, Part, Refusal, Text, Thinking, ToolCall, Usage
+from clew.core.messages import Data, Message, Part, Refusal, Text, Thinking, ToolCall, Usage
 from clew.core.spec import money
 from clew.core.state import State
 from clew.core.steps import backoff, call_step
-from clew.core.values import VALUE_LIMIT, clean_text, parse_arguments
-from clew.errors import JournalCorrupt, ModelError, Unsupported, UsageError
+from clew.core.values import MAX_DEPTH, VALUE_LIMIT, Digest, clean_text, digest, nesting, parse_arguments
+from clew.errors import JournalCorrupt, ModelError, StoreUnavailable, Unsupported, UsageError
 from clew.ports import Fragment, Model, ModelReply, ModelRequest
 from clew.runtime.flight import Done, Flight
 from clew.runtime.redact import described, words
@@ -27,7 +29,20 @@ from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.values import Aside, cleaned
 
 CHARACTERS_PER_TOKEN = 4
+CANCELLED_INSIDE = "the call to the model was cancelled from inside"
+STORE_AGAIN = 0.1  # seconds
+DEEPEST = 4 * MAX_DEPTH  # levels of a raw item, which is not ours to flatten
+log = logging.getLogger("clew.model")
+
 FINISHES = frozenset(get_args(e.Finish))
+
+
+class Heard(Struct, frozen=True):
+    """What a model was asked and what it answered; `first` is when its first fragment came."""
+
+    request: ModelRequest
+    reply: ModelReply
+    first: int | None
 
 
 class Asking:
@@ -45,26 +60,38 @@ class Asking:
         feed = self._station.feed
         begun = monotonic_ns()
         saying = feed.begin(state.run, effect.step, state.epoch, effect.attempt, state.seq)
-        outcome = await attempt(self._ask(state, effect, saying))
+        shown = await self._shown(state)
+        outcome = await attempt(self._ask(state, effect, saying, shown))
         if isinstance(outcome, Raised):
             entry = self._raised(flight, state, effect, outcome.error, saying)
             return Done(() if entry is None else (entry,))
-        reply, first = outcome.value
         # Models are anybody's code: a reply that is not one must not take the driver down with it.
-        made = attempt_sync(self._replied, state, effect, reply, _since(begun), first)
+        made = attempt_sync(self._replied, state, effect, outcome.value, _since(begun))
         entry = self._failed(state, effect, made.error, None, None) if isinstance(made, Raised) else made.value
         return Done((entry,))
 
-    async def _ask(self, state: State, effect: CallModel, saying: Saying) -> tuple[ModelReply, int | None]:
+    async def _shown(self, state: State) -> Sequence[Message]:
+        """The conversation. A store that is away is no fault of the model: it is asked until it answers."""
+        while True:
+            try:
+                return await self._aside.shown(state.transcript, self._station.store)
+            except StoreUnavailable as error:
+                log.warning("run %s: a large value cannot be read now, trying again: %s", state.run, error)
+            await asyncio.sleep(STORE_AGAIN)
+
+    async def _ask(self, state: State, effect: CallModel, saying: Saying, shown: Sequence[Message]) -> Heard:
+        request = await self._request(state, effect, shown)
+        return await self._heard(self._resolved(state), request, saying)
+
+    async def _request(self, state: State, effect: CallModel, shown: Sequence[Message]) -> ModelRequest:
         assert state.started is not None
-        model = self._resolved(state)
         instructions = self._agent.instructions
         if callable(instructions):
             instructions = await call(instructions, self._context(state))
         spec = state.spec or self._agent.spec
-        request = ModelRequest(
+        return ModelRequest(
             instructions=instructions,
-            messages=await self._aside.shown(state.transcript, self._station.store),
+            messages=shown,
             tools=(*spec.tools, *state.started.client_tools) if state.started.client_tools else spec.tools,
             settings={**spec.settings, **state.started.settings} if state.started.settings else spec.settings,
             output_schema=spec.output_schema,
@@ -72,7 +99,6 @@ class Asking:
             step=effect.step,
             ordinal=effect.ordinal,
         )
-        return await self._heard(model.stream(request), state.run, saying)
 
     def _resolved(self, state: State) -> Model:
         if self._model is None:
@@ -80,9 +106,9 @@ class Asking:
             self._model = self._station.resolve(self._station.model or named or self._agent.model)
         return self._model
 
-    async def _heard(self, pieces: AsyncIterator[object], run: str, saying: Saying) -> tuple[ModelReply, int | None]:
-        """The reply, and when its first fragment came."""
+    async def _heard(self, model: Model, request: ModelRequest, saying: Saying) -> Heard:
         feed = self._station.feed
+        pieces = cast("AsyncIterator[object]", model.stream(request))
         begun = monotonic_ns()
         reply: ModelReply | None = None
         first: int | None = None
@@ -97,14 +123,14 @@ class Asking:
                     raise self._no_stream(piece)
                 if first is None:
                     first = _since(begun)
-                feed.say(run, saying, piece)
+                feed.say(request.run_id, saying, piece)
         finally:
             close = getattr(pieces, "aclose", None)
             if close is not None:
                 await close()
         if reply is None:
             raise ModelError("interrupted", "the stream ended without a reply")
-        return reply, first
+        return Heard(request, reply, first)
 
     def _no_stream(self, found: object) -> UsageError:
         if asyncio.iscoroutine(found):
@@ -115,7 +141,8 @@ class Asking:
             "its stream() is an async generator of Fragment and one ModelReply"
         )
 
-    def _replied(self, state: State, effect: CallModel, reply: ModelReply, took: int, first: int | None) -> e.Entry:
+    def _replied(self, state: State, effect: CallModel, heard: Heard, took: int) -> e.Entry:
+        reply = heard.reply
         usage = reply.usage if reply.usage.requests else replace(reply.usage, requests=1)
         parts = self._own_parts(state.turn + 1, reply.parts)
         if not parts and reply.finish != "filter":
@@ -140,18 +167,26 @@ class Asking:
             prices=reply.prices,
             finish=reply.finish,
             request=e.RequestMade(
+                digest=self._digest(heard.request),
                 model="" if self._model is None else self._model.name,
-                messages=len(state.transcript),
-                tools=len((state.spec or self._agent.spec).tools),
+                settings=heard.request.settings,
+                messages=len(heard.request.messages),
+                tools=len(heard.request.tools),
             ),
             duration=took,
-            first_token=first,
+            first_token=heard.first,
         )
         wrong = None if _is_plain(reply) else _unstorable(replied)
         if wrong is not None:
             unstorable = ModelError("invalid_request", f"the reply cannot be stored: {wrong}")
             return self._failed(state, effect, unstorable, usage, money(reply.cost))
         return replied
+
+    def _digest(self, request: ModelRequest) -> Digest:
+        """Of what was sent beside the messages, where the journal does not say it: made instructions."""
+        if not callable(self._agent.instructions):
+            return ""
+        return digest([request.instructions, request.settings, request.tools, request.output_schema])
 
     def _own_parts(self, turn: int, parts: Sequence[Part]) -> tuple[Part, ...]:
         """The parts as they go into the journal: our call ids, arguments held against their schema, clean text."""
@@ -192,10 +227,13 @@ class Asking:
         self, flight: Flight, state: State, effect: CallModel, error: BaseException, saying: Saying
     ) -> e.Entry | None:
         if flight.interrupted:
-            return _cut_off(effect, saying)
+            return cut_off(effect, saying)
         if isinstance(error, asyncio.CancelledError):
-            error = ModelError("interrupted", "the call to the model was cancelled from inside")
+            error = ModelError("interrupted", CANCELLED_INSIDE)
         return self._failed(state, effect, error, None, None)
+
+    def broken_off(self, effect: CallModel, state: State) -> Done:
+        return Done((self._failed(state, effect, ModelError("interrupted", CANCELLED_INSIDE), None, None),))
 
     def _failed(
         self, state: State, effect: CallModel, error: BaseException, usage: Usage | None, cost: Decimal | None
@@ -233,9 +271,12 @@ def _is_whole(usage: Usage) -> bool:
 
 def _unstorable(replied: e.ModelReplied) -> str | None:
     """Why a reply could not be written down, or not be read again."""
+    items = () if replied.raw is None else replied.raw.items
     try:
+        if (depth := max((nesting(bytes(item).decode()) for item in items), default=0)) > DEEPEST:
+            return f"its raw items nest {depth} levels deep, {DEEPEST} is the most"
         codec.decode(codec.encode(replied))
-    except (ValueError, TypeError, JournalCorrupt, Unsupported) as error:
+    except (ValueError, TypeError, RecursionError, JournalCorrupt, Unsupported) as error:
         return words(error)
     return None
 
@@ -253,7 +294,7 @@ def _since(begun: int) -> int:
     return (monotonic_ns() - begun) // 1000
 
 
-def _cut_off(effect: CallModel, saying: Saying) -> e.Entry | None:
+def cut_off(effect: CallModel, saying: Saying) -> e.Entry | None:
     """What was said before a cancel: the words are kept, half a call is not."""
     pieces = [piece for piece in saying.pieces if isinstance(piece, Fragment)]
     parts: list[Part] = []

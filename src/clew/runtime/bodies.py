@@ -16,9 +16,9 @@ from clew.core.values import Digest, unpack
 from clew.errors import Fatal, ToolError
 from clew.runtime.asking import complaint
 from clew.runtime.flight import Done, Flight
-from clew.runtime.redact import described, words
+from clew.runtime.redact import described, name_of, words
 from clew.runtime.station import Station
-from clew.runtime.user_code import Raised, Returned, attempt, attempt_sync
+from clew.runtime.user_code import NeverBegan, Raised, Returned, attempt, attempt_sync
 from clew.runtime.values import TooLarge, stored
 
 
@@ -53,6 +53,13 @@ class Body:
             return self._raised(tool, declared, outcome.error, took)
         return self._returned(tool, outcome.value, took)
 
+    def broken_off(self, tool: Tool[Any, Any, Any] | None, error: BaseException) -> Done:
+        """The body was cut off from inside: raised, as any other exception would be."""
+        declared = self._state.tool_of(self._call)
+        if tool is None or declared is None:
+            return self._failed(type(error).__name__, described(error))
+        return self._raised(tool, declared, error, 0)
+
     async def _run(
         self, tool: Tool[Any, Any, Any], declared: ToolSpec, context: Callable[[], object], kwargs: dict[str, Any]
     ) -> object:
@@ -68,6 +75,9 @@ class Body:
 
     def _returned(self, tool: Tool[Any, Any, Any], value: object, took: int) -> Done:
         output = value if isinstance(value, ToolOutput) else None
+        if output is not None and output.state:
+            told = "the tool ran, but ToolOutput(state=…) comes with a later release of Clew: its state is not kept"
+            return self._failed("unsupported", told, took=took)
         made = attempt_sync(self._fact, tool, value if output is None else output.content, output, took)
         if isinstance(made, Raised):
             told = f"the tool ran, but what it returned cannot be stored: {described(made.error)}"
@@ -96,9 +106,11 @@ class Body:
     def _raised(self, tool: Tool[Any, Any, Any], declared: ToolSpec, error: BaseException, took: int) -> Done:
         if isinstance(error, Fatal):
             return self._failed("fatal", words(error) or "a tool ended the run", took=took)
+        if isinstance(error, NeverBegan):
+            return self._failed("timeout", str(error), took=took)
         if self._flight.interrupted and isinstance(error, asyncio.CancelledError):
             return Done()  # the driver closes the call, or leaves it to the next one
-        class_ = "timeout" if isinstance(error, TimeoutError) and declared.timeout is not None else type(error).__name__
+        class_ = "timeout" if isinstance(error, TimeoutError) and declared.timeout is not None else name_of(error)
         message = words(error) if isinstance(error, ToolError) else described(error)
         if self._may_retry(tool, declared, error):
             wait = backoff(self._state.run, self._effect.step, self._effect.attempt)

@@ -17,11 +17,10 @@ from clew.core.letters import (
     PauseLetter,
     UnpauseLetter,
 )
-from clew.core.outcomes import parse_outcome
 from clew.core.state import State, apply
 from clew.core.values import unpack
 from clew.ports import Batch, HeadMove, Projection, Status
-from clew.runtime.values import stored
+from clew.runtime.values import aside, stored
 
 if TYPE_CHECKING:
     from clew.core.values import Digest
@@ -54,6 +53,8 @@ class Draft:
             self.taken.append(letter.inbox)
             if isinstance(letter, LateResultLetter):
                 letter = replace(letter, value=stored(unpack(letter.value), self.blobs))
+            elif isinstance(letter, MessageLetter):
+                letter = replace(letter, messages=aside(letter.messages, self.blobs))
             self.add(entry_of(letter))
 
     def batch(self, inbox_seen: int, projection: Projection | None, *, release: bool) -> Batch:
@@ -97,7 +98,7 @@ def entry_of(letter: AnyLetter) -> Entry:  # noqa: PLR0911
         case ChildEndLetter():
             return e.ChildFinished(
                 run=letter.run,
-                outcome=parse_outcome(letter.outcome),
+                outcome=letter.outcome,
                 output=letter.output,
                 usage=letter.usage,
                 cost=letter.cost,

@@ -17,6 +17,7 @@ from clew.core.state import State
 from clew.core.values import Digest
 from clew.errors import InboxMoved, NotFound, OutcomeUnknown, RunEnded, StaleWriter, StoreUnavailable
 from clew.ports import HeadMove, Projection
+from clew.runtime.asking import cut_off
 from clew.runtime.draft import Draft, projected
 from clew.runtime.flight import Done, Flight
 from clew.runtime.hands import Hands
@@ -137,7 +138,8 @@ class Driver:
         draft.blobs.update(self._attach.blobs)
         draft.take([letter for letter in self._letters if not isinstance(letter, MessageLetter)])
         while True:
-            effects = next_effects(draft.state) if self._attach.refused is None else _refusal(draft.state, self._attach)
+            refused = self._attach.refused is not None and draft.state.cancel is None
+            effects = _refusal(draft.state, self._attach) if refused else next_effects(draft.state)
             if not self._record(draft, effects):
                 return draft, effects
 
@@ -322,9 +324,14 @@ class Driver:
             self._flights[effect.step] = flight
             flight.task = self._station.spawn(self._perform(self._hands, flight, self.state), effect.step)
 
-    async def _perform(self, hands: Hands, flight: Flight, state: State) -> Done:
+    async def _perform(self, hands: Hands, flight: Flight, state: State) -> None:
         try:
-            return await hands.perform(flight, state)
+            flight.done = await hands.perform(flight, state)
+        except asyncio.CancelledError as error:
+            # Of its own making, and caught nowhere: an answer like any other.
+            if not flight.interrupted:
+                flight.done = hands.broken_off(flight, state, error)
+            raise
         finally:
             self._woken.set()
 
@@ -354,14 +361,25 @@ class Driver:
         for flight in list(self._flights.values()):
             assert flight.task is not None
             if flight.task.done():
+                if not flight.task.cancelled():
+                    flight.task.result()
                 # One that was interrupted before its first step has nothing to say.
-                self._gathered.append(Done() if flight.task.cancelled() else self._kept(flight.task.result()))
+                self._gathered.append(self._kept(flight.done or Done()))
             elif flight.overdue(self._grace):
                 log.warning("run %s: %s did not stop when asked and is left behind", self.state.run, flight.step)
+                self._gathered.append(self._kept(self._last_words(flight)))
             else:
                 continue
             del self._flights[flight.step]
             self._landed.append(flight)
+
+    def _last_words(self, flight: Flight) -> Done:
+        """What was streamed by a call of the model that does not end."""
+        saying = self._station.feed.saying(self.state.run, flight.step)
+        if saying is None or not isinstance(flight.effect, CallModel):
+            return Done()
+        entry = cut_off(flight.effect, saying)
+        return Done() if entry is None else Done((entry,))
 
     @property
     def _interrupting(self) -> bool:

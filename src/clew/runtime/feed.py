@@ -4,7 +4,8 @@ A watcher pulls at its own pace from what stands here, so a slow, broken or abse
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from clew.core.deltas import Delta, ProgressDelta
@@ -59,6 +60,10 @@ class Feed:
         saying = Saying(step, epoch, attempt, after_seq)
         self._sayings.setdefault(run, {})[step] = saying
         return saying
+
+    def saying(self, run: str, step: str) -> Saying | None:
+        """What is being said under a step."""
+        return self._sayings.get(run, {}).get(step)
 
     def say(self, run: str, saying: Saying, piece: Fragment | ProgressDelta) -> None:
         saying.pieces.append(piece)
@@ -117,12 +122,9 @@ class Feed:
         self, run: str, after: int, stop: Callable[[Entry | None], Awaitable[bool]]
     ) -> AsyncIterator[Entry | Delta]:
         """History, then what comes, without gap or repeat. `stop` is asked after each entry and before each wait."""
-        watcher = Watcher()
-        group = self._watchers.setdefault(run, set())
-        group.add(watcher)
-        self._listen(run)
         seq = after
-        try:
+        last = False
+        with self._watching(run) as watcher:
             while True:
                 for entry in await self._store.read(run, after=seq):
                     seq = entry.seq
@@ -132,11 +134,24 @@ class Feed:
                     yield entry
                     if await stop(entry):
                         return
+                if last:
+                    return
                 for delta in watcher.unread(self._sayings.get(run, {}), seq):
                     yield delta
-                if await stop(None):
-                    return
-                await watcher.wait()
+                # What came between the look and the answer is shown yet.
+                last = await stop(None)
+                if not last:
+                    await watcher.wait()
+
+    @contextmanager
+    def _watching(self, run: str) -> Generator[Watcher]:
+        """A watcher among those of the run, and an ear on other processes while there is one."""
+        watcher = Watcher()
+        group = self._watchers.setdefault(run, set())
+        group.add(watcher)
+        self._listen(run)
+        try:
+            yield watcher
         finally:
             group.discard(watcher)
             if not group and self._watchers.get(run) is group:

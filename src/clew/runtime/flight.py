@@ -20,14 +20,15 @@ class Done(Struct, frozen=True):
 
 
 class Flight:
-    __slots__ = ("_landed", "asked_at", "effect", "interrupted", "task")
+    __slots__ = ("_landed", "asked_at", "done", "effect", "interrupted", "task")
 
     def __init__(self, effect: CallModel | CallTool, landed: "asyncio.Event") -> None:
         self.effect = effect
         self._landed = landed
+        self.done: Done | None = None  # what it came to, also if its task ends cancelled behind that
         self.interrupted = False
         self.asked_at = 0.0
-        self.task: asyncio.Task[Done] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def step(self) -> str:

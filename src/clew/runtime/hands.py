@@ -41,6 +41,15 @@ class Hands:
             case CallTool() as effect:
                 return await self._call_tool(flight, effect, state)
 
+    def broken_off(self, flight: Flight, state: State, error: BaseException) -> Done:
+        """What an effect came to whose task was cancelled by somebody who is not its driver."""
+        match flight.effect:
+            case CallModel() as effect:
+                return self._asking.broken_off(effect, state)
+            case CallTool() as effect:
+                found = next(call for call in state.calls if call.id == effect.step)
+                return Body(self._station, flight, effect, state, found).broken_off(self._agent.tool(found.tool), error)
+
     async def _call_tool(self, flight: Flight, effect: CallTool, state: State) -> Done:
         found = next(call for call in state.calls if call.id == effect.step)
         body = Body(self._station, flight, effect, state, found)

@@ -5,18 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
-from msgspec.structs import asdict, force_setattr
+from msgspec.structs import force_setattr, replace
 
 from clew import codec
 from clew.agent import Agent, ClientTool
+from clew.agent.shapes import provider_and_name
 from clew.core import entries as e
 from clew.core.letters import AnyLetter
 from clew.core.limits import Limits
-from clew.core.messages import Media, Message, Part, Role, ToolCall, ToolResult, as_part
+from clew.core.messages import Data, Media, Message, Part, Role, ToolCall, ToolResult, as_part
 from clew.core.spec import ModelSettings, ToolSpec
-from clew.core.values import VALUE_LIMIT, Digest, check_text, digest, encoded, pack
+from clew.core.values import INLINE_LIMIT, VALUE_LIMIT, Digest, check_text, digest, encoded, pack
 from clew.errors import JournalCorrupt, Unsupported, UsageError
 from clew.ports import NewRun, ThreadInfo
+from clew.runtime.values import aside
 
 Input: TypeAlias = str | Sequence[str | Part | Message]
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
@@ -55,6 +57,7 @@ class StartPlan(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     trace: e.Trace | None
     digest: Digest
+    blobs: Mapping[Digest, bytes] = {}
 
     def run_for(self, thread: ThreadInfo | None) -> NewRun:
         """The run at its place: behind the thread's active run, or going on from where its head ended."""
@@ -88,7 +91,7 @@ class StartPlan(Struct, frozen=True, kw_only=True):
             thread=name,
             place=place,
             expected=head,
-            blobs={self.fingerprint: self.spec},
+            blobs={self.fingerprint: self.spec, **self.blobs},
         )
 
 
@@ -123,16 +126,18 @@ def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -
         [[message.role, message.parts] for message in messages],
         wishes.thread_id,
         model,
-        [asdict(tool) for tool in wishes.client_tools],
+        list(wishes.client_tools),
         None if wishes.limits is None else wishes.limits,
         settings,
     ]
+    blobs: dict[Digest, bytes] = {}
     return StartPlan(
         run=checked_run_id(run),
         agent=agent.name,
         fingerprint=agent.fingerprint,
         spec=codec.encode_spec(spec),
-        input=messages,
+        input=aside(messages, blobs),
+        blobs=blobs,
         limits=limits,
         thread=None if wishes.thread_id is None else checked_thread_id(wishes.thread_id),
         model=model,
@@ -210,7 +215,7 @@ def as_messages(given: object) -> tuple[Message, ...]:
     _check_calls(checked)
     try:
         size = len(encoded(checked))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"the input cannot be stored as JSON ({error}): give text, parts or messages") from error
     if size > VALUE_LIMIT:
         raise UsageError(
@@ -262,15 +267,25 @@ def _from_items(items: Sequence[object]) -> tuple[Message, ...]:
 
 
 def _checked(part: Part) -> Part:
-    if not isinstance(part, Media):
-        for name in part.__struct_fields__:
-            value = getattr(part, name)
-            if isinstance(value, str):
-                check_text(value)
-    return part
+    """The part with its values in journal form; its texts are what a journal can hold."""
+    for name in part.__struct_fields__:
+        value = getattr(part, name)
+        if isinstance(value, str):
+            check_text(value)
+    match part:
+        case Data(value=value):
+            return replace(part, value=pack(value))
+        case ToolResult(content=content):
+            return replace(part, content=pack(content))
+        case Media(blob=blob):
+            return part if blob is None else replace(part, blob=pack(blob))
+        case _:
+            return part
 
 
 def client_specs(tools: Sequence[object]) -> tuple[ToolSpec, ...]:
+    if not isinstance(cast("object", tools), Sequence):
+        raise UsageError(f"client_tools= takes a list of ClientTool(name, schema), not {tools!r}")
     specs: list[ToolSpec] = []
     for tool in tools:
         if not isinstance(tool, ClientTool):
@@ -298,7 +313,10 @@ def _shown(thing: object) -> str:
 
 def model_name(model: object) -> str | None:
     """How a model given at start is written down: a name that any process can resolve."""
-    if model is None or isinstance(model, str):
+    if model is None:
+        return None
+    if isinstance(model, str):
+        provider_and_name(check_text(model))
         return model
     raise UsageError("model= at start is 'provider:name', so that any process can go on: give a Model to the Agent")
 
@@ -309,4 +327,8 @@ def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     packed = pack(dict(metadata))
     if "$literal" in packed:
         raise UsageError("metadata keys do not begin with '$'")
+    if (size := len(encoded(packed))) > INLINE_LIMIT:
+        raise UsageError(
+            f"the metadata has {size} bytes, {INLINE_LIMIT} is the most: store it elsewhere and name it here"
+        )
     return dict(packed)

@@ -14,39 +14,54 @@ EVERY = 0.03  # seconds between two looks, and between two words
 
 
 class Speaker:
-    """Passes on what is being said, while somebody elsewhere listens: now and then, and what came since together."""
+    """Passes on what is being said here, while somebody elsewhere listens: now and then, what came since together."""
 
     def __init__(self, relay: Relay, sayings: Sayings) -> None:
         self._relay = relay
         self._sayings = sayings
         self._told: dict[str, Watcher] = {}
-        self._due: set[str] = set()
+        self._speaking: set[str] = set()
+        self._ticking = False
 
     def said(self, run: str) -> None:
-        if run not in self._due:
-            self._due.add(run)
-            asyncio.get_running_loop().call_later(EVERY, self._speak, run)
+        self._speaking.add(run)
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_later(EVERY, self._tick)
+
+    def _tick(self) -> None:
+        """Also while nothing new is said: who begins to listen in a silence is told what was said before it."""
+        self._ticking = bool(self._speaking)
+        if not self._ticking:
+            return
+        wanted = self._relay.wanted(self._speaking)
+        for run in self._speaking:
+            if run in wanted:
+                self._speak(run)
+            else:
+                self._hush(run)
+        asyncio.get_running_loop().call_later(EVERY, self._tick)
 
     def _speak(self, run: str) -> None:
-        self._due.discard(run)
-        if run not in self._sayings:
-            return
-        if not self._relay.wanted(run):
-            self.over(run)
-        elif not self._relay.say(run, self._news(run)):
+        news = self._news(run)
+        if news and not self._relay.say(run, news):
             self._told.pop(run, None)
             self._relay.say(run, self._news(run))
 
     def _news(self, run: str) -> list[Relayed]:
-        """What this run's listeners have not been told; to new ones, everything from the first word."""
+        """What this run's listeners have not been told; to the first ones, everything from the first word."""
         told = self._told.setdefault(run, Watcher())
-        current = self._sayings[run]
+        current = self._sayings.get(run, {})
         return [Relayed(current[delta.step].after_seq, delta) for delta in told.unread(current)]
+
+    def _hush(self, run: str) -> None:
+        if self._told.pop(run, None) is not None:
+            self._relay.hush(run)
 
     def over(self, run: str) -> None:
         """Nothing is being said any more."""
-        if self._told.pop(run, None) is not None:
-            self._relay.hush(run)
+        self._speaking.discard(run)
+        self._hush(run)
 
 
 class Listener:
@@ -64,11 +79,11 @@ class Listener:
         """Until cancelled. A run that this process drives is not listened to: what it says is here already."""
         try:
             while True:
+                await asyncio.sleep(EVERY)
                 if is_here():
                     self._close()
                 elif await self._news():
                     wake()
-                await asyncio.sleep(EVERY)
         except ClewError as error:
             log.warning("run %s: what is said elsewhere is not heard any more: %s", self._run, error)
         finally:

@@ -14,6 +14,10 @@ THREADS = 40
 IDLE_SECONDS = 30.0
 
 
+class NeverBegan(Exception):
+    """A sync function was cancelled or ran out of time before a thread was free to begin it."""
+
+
 class Returned(Struct, Generic[T], frozen=True):
     value: T
 
@@ -67,9 +71,11 @@ class Threads:
         done: asyncio.Future[Returned[T] | Raised] = loop.create_future()
         context = contextvars.copy_context()
 
+        unclaimed = [True]  # whoever takes this out decides: the thread that it begins, the waiter that it never will
+
         def job() -> None:
-            if done.cancelled():
-                return  # whoever asked has gone, and the call may be answered already
+            if not _taken(unclaimed):
+                return
             outcome = _outcome(context, function, kwargs)
             try:
                 loop.call_soon_threadsafe(_deliver, done, outcome)
@@ -77,7 +83,12 @@ class Threads:
                 return
 
         self._submit(job)
-        outcome = await done
+        try:
+            outcome = await done
+        except asyncio.CancelledError:
+            if _taken(unclaimed):
+                raise NeverBegan(f"not started: {self._limit} other sync tools of this process had not ended") from None
+            raise
         if isinstance(outcome, Raised):
             # Raised here, not thrown into the future's waiter: GeneratorExit would close every frame above.
             raise outcome.error
@@ -108,6 +119,14 @@ class Threads:
             job()
             with self._lock:
                 self._unclaimed += 1
+
+
+def _taken(unclaimed: list[bool]) -> bool:
+    """Take what is there, which only one of several threads can."""
+    try:
+        return unclaimed.pop()
+    except IndexError:
+        return False
 
 
 def _outcome(

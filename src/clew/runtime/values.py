@@ -5,9 +5,12 @@ from typing import cast, overload
 
 import msgspec
 
-from clew.core.messages import Message, Part, ToolResult, Transcript
+from clew.core.messages import Data, Media, Message, Part, ToolResult, Transcript
 from clew.core.values import INLINE_LIMIT, VALUE_LIMIT, Digest, Value, blob_form, clean_text, encoded, pack, unpack
 from clew.ports import Store
+
+# Parts that hold a value of any shape, and in which field.
+VALUED: Mapping[type[Part], str] = {ToolResult: "content", Data: "value", Media: "blob"}
 
 
 class TooLarge(ValueError):
@@ -79,17 +82,19 @@ class Shown(Sequence[Message]):
         return map(self._whole, self._transcript)
 
     def _whole(self, message: Message) -> Message:
-        if message.role != "tool":
+        if message.role == "assistant":
             return message
         return msgspec.structs.replace(message, parts=tuple([self._as_given(part) for part in message.parts]))
 
     def _as_given(self, part: Part) -> Part:
-        if not isinstance(part, ToolResult) or type(part.content) not in (dict, list):
+        field = VALUED.get(type(part))
+        value = None if field is None else getattr(part, field)
+        if field is None or type(value) not in (dict, list):
             return part
-        digest = referred(part.content)
+        digest = referred(value)
         if digest is not None and digest not in self._blobs:
             return part
-        return msgspec.structs.replace(part, content=unpack(part.content, self._blobs.__getitem__))
+        return msgspec.structs.replace(part, **{field: unpack(value, self._blobs.__getitem__)})
 
 
 class Aside:
@@ -102,11 +107,11 @@ class Aside:
 
     async def shown(self, transcript: Transcript, store: Store) -> Sequence[Message]:
         fresh = transcript[self._seen :] if len(transcript) > self._seen else []
-        self._seen = len(transcript)
         formed = [content for content in _contents(fresh) if has_form(content)]
         missing = {digest for content in formed if (digest := referred(content)) is not None} - self._blobs.keys()
         if missing:
             self._blobs.update(await store.blobs(missing))
+        self._seen = len(transcript)
         self._formed = self._formed or bool(formed)
         return Shown(transcript, self._blobs) if self._formed else transcript
 
@@ -125,7 +130,29 @@ def has_form(value: Value) -> bool:
 
 def _contents(messages: Collection[Message]) -> Iterator[Value]:
     for message in messages:
-        if message.role == "tool":
+        if message.role != "assistant":
             for part in message.parts:
-                if isinstance(part, ToolResult):
-                    yield part.content
+                field = VALUED.get(type(part))
+                if field is not None:
+                    yield getattr(part, field)
+
+
+def aside(messages: Sequence[Message], blobs: dict[Digest, bytes]) -> tuple[Message, ...]:
+    """Messages whose large values stand in `blobs`, with references in their place."""
+    return tuple([_aside(message, blobs) for message in messages])
+
+
+def _aside(message: Message, blobs: dict[Digest, bytes]) -> Message:
+    if not any(type(part) in VALUED for part in message.parts):
+        return message
+    return msgspec.structs.replace(message, parts=tuple([_part_aside(part, blobs) for part in message.parts]))
+
+
+def _part_aside(part: Part, blobs: dict[Digest, bytes]) -> Part:
+    field = VALUED.get(type(part))
+    data = b"" if field is None else encoded(getattr(part, field))
+    if field is None or len(data) <= INLINE_LIMIT:
+        return part
+    reference, digest = blob_form(data, "application/json")
+    blobs[digest] = data
+    return msgspec.structs.replace(part, **{field: reference})

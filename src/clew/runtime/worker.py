@@ -15,13 +15,13 @@ from clew.agent import Agent
 from clew.core import entries as e
 from clew.core.spec import AgentSpec, changes
 from clew.core.state import Known, State
-from clew.errors import ClewError, Conflict, JournalCorrupt, RunBusy, StaleWriter, Unsupported
+from clew.errors import ClewError, Conflict, JournalCorrupt, RunBusy, StaleWriter, StoreUnavailable, Unsupported
 from clew.ports import Claim, HeadMove
 from clew.runtime.driver import Attach, Driver
 from clew.runtime.hands import Hands
 from clew.runtime.redact import described, without_secrets
 from clew.runtime.station import Station
-from clew.runtime.user_code import Raised, attempt, call
+from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.waiting import happened
 from clew.stores import claims
 
@@ -31,6 +31,7 @@ LOOK_EVERY = 0.5  # seconds: an expired lease is found within this
 LOOK_APART = 0.01
 DELIVER_APART = 0.04
 GIVEN_BACK = 5_000_000  # microseconds for which what cannot be read here is left to others
+UNREADABLE = 500_000
 DEPS_AGAIN = 5_000_000
 LEAVING_GRACE = 0.5
 
@@ -66,6 +67,7 @@ class Hold:
         now = station.clock.boottime()
         self.claim = await station.store.retake(station.owner, self.claim.run, self.claim.epoch, lease=station.lease)
         self.confirmed = now
+        self.lost = False  # the renewal thread may have asked for the old epoch in between
 
 
 class Worker:
@@ -97,11 +99,7 @@ class Worker:
         if not held:
             return
         now = station.clock.boottime()
-        try:
-            kept = station.store.renew(station.owner, held, station.lease)
-        except ClewError as error:
-            log.warning("leases could not be renewed, trying again: %s", error)
-            return
+        kept = station.store.renew(station.owner, held, station.lease)
         for run, epoch in held.items():
             hold = self._held.get(run)
             if hold is None or hold.epoch != epoch:
@@ -113,7 +111,9 @@ class Worker:
 
     def _keep_renewing(self) -> None:
         while not self._stop_renewing.wait(self.station.lease / 3_000_000):
-            self.renew()
+            renewed = attempt_sync(self.renew)
+            if isinstance(renewed, Raised):
+                log.warning("leases could not be renewed, trying again: %s", described(renewed.error))
 
     def _hold(self, claim: Claim, confirmed: int) -> Hold:
         if self._renewing is None:
@@ -128,9 +128,9 @@ class Worker:
     def has_room(self) -> bool:
         return not self._closing and len(self._held) < self._concurrency
 
-    def adopt(self, claim: Claim, state: State) -> None:
+    def adopt(self, claim: Claim, state: State, confirmed: int) -> None:
         """Drive a run that this process has just started, under the lease it was started with."""
-        hold = self._hold(claim, self.station.clock.boottime())
+        hold = self._hold(claim, confirmed)
         self.station.spawn(self._drive(hold, state), f"drive {claim.run}")
 
     async def drive(self, run: str) -> None:
@@ -191,15 +191,20 @@ class Worker:
 
     async def _look_for_work(self) -> None:
         while not self._closing:
-            seconds = LOOK_EVERY
-            try:
-                await self._claim_some()
-                seconds = await self._next_look()
-            except ClewError as error:
-                log.warning("no look for work, trying again: %s", error)
+            looked = await attempt(self._look_once())
+            if isinstance(looked, Raised):
+                if isinstance(looked.error, asyncio.CancelledError):
+                    raise looked.error
+                # Whatever it was: a process that looks no more recovers nothing and takes nothing over.
+                log.warning("no look for work, trying again: %s", described(looked.error))
             await asyncio.sleep(LOOK_APART)
-            await happened(self._look, seconds)
+            await happened(self._look, LOOK_EVERY if isinstance(looked, Raised) else looked.value)
             self._look.clear()
+
+    async def _look_once(self) -> float:
+        """Seconds until the next look."""
+        await self._claim_some()
+        return await self._next_look()
 
     async def _claim_some(self) -> None:
         station = self.station
@@ -213,7 +218,20 @@ class Worker:
             station.owner, lease=station.lease, agents=names, limit=free, suspects=suspects
         )
         for claim in claimed:
-            self.station.spawn(self._drive(self._hold(claim, now), None), f"drive {claim.run}")
+            before = self._held.get(claim.run)
+            if before is None:
+                self.station.spawn(self._drive(self._hold(claim, now), None), f"drive {claim.run}")
+            else:
+                self.station.spawn(self._drive_next(before, claim, now), f"drive {claim.run}")
+
+    async def _drive_next(self, before: Hold, claim: Claim, now: int) -> None:
+        """A run that was given up and found again while its last driver is still leaving.
+
+        Unless that one took it up anew: it may not have known that it had given the run up.
+        """
+        await before.done.wait()
+        if before.epoch < claim.epoch:
+            await self._drive(self._hold(claim, now), None)
 
     async def _next_look(self) -> float:
         """Seconds until somebody's time comes, if there is room for them then."""
@@ -240,6 +258,10 @@ class Worker:
         except Unsupported as error:
             log.warning("run %s is given back: %s", run, error)
             await self._say(self.station.store.give_back(run, hold.epoch, pause=GIVEN_BACK))
+        except StoreUnavailable as error:
+            # It could not be read, and nothing was begun: no death of a driver.
+            log.warning("run %s is given back: %s", run, error)
+            await self._say(self.station.store.give_back(run, hold.epoch, pause=UNREADABLE))
         except Conflict as error:
             log.warning("run %s could not be driven: %s", run, error)
         except Exception:  # noqa: BLE001
@@ -272,8 +294,10 @@ class Worker:
             if agent is not None:
                 made = await attempt(station.deps(state.run, stack))
                 if isinstance(made, Raised):
-                    # No agent code is needed to cancel a run: its mail is read all the same.
                     log.error("run %s: its deps could not be made: %s", state.run, described(made.error))
+                    if not await station.store.inbox(state.run):
+                        raise Unsupported("its deps could not be made")
+                    # No agent code is needed to cancel a run: its mail is read all the same.
                     attach = replace(attach, retry_at=station.store.now() + DEPS_AGAIN)
                 else:
                     hands = Hands(station, agent, made.value)

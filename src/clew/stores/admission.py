@@ -129,8 +129,9 @@ def misplaced(new: NewRun, thread: ThreadInfo | None) -> Conflict | None:
     return None
 
 
-def unknown(run: str) -> NotFound:
-    return NotFound(f"there is no run {run if len(run) <= LONGEST_SHOWN else run[:LONGEST_SHOWN] + '…'!r}")
+def unknown(run: object) -> NotFound:
+    shown = run if isinstance(run, str) else str(run)
+    return NotFound(f"there is no run {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '…'!r}")
 
 
 def ended(run: str) -> RunEnded:

@@ -3,10 +3,13 @@
 import fcntl
 import functools
 import glob
+import itertools
 import os
 import platform
 import time
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from clew.core.entries import Owner
 
@@ -15,11 +18,17 @@ _STATE = 0
 _START = 19
 
 _COMPANY_EVERY = 0.2  # seconds
+_instances = itertools.count(1)
 
 
 def this_process() -> Owner:
-    """The identity under which this process holds leases; another one after a fork."""
+    """The identity of this process; another one after a fork."""
     return _identity(os.getpid())
+
+
+def new_owner() -> Owner:
+    """An identity under which one Runtime of this process holds leases."""
+    return replace(this_process(), instance=next(_instances))
 
 
 @functools.cache
@@ -50,9 +59,13 @@ def is_local(owner: Owner) -> bool:
     return owner.host == this.host and owner.boot == this.boot
 
 
+def is_this_process(owner: Owner) -> bool:
+    return replace(owner, instance=0) == this_process()
+
+
 def is_running(owner: Owner) -> bool:
     """Whether a local owner's process exists. A number that was given to a later process does not count."""
-    return owner == this_process() or started_at(owner.pid) == owner.start
+    return is_this_process(owner) or started_at(owner.pid) == owner.start
 
 
 class Shared:
@@ -91,8 +104,8 @@ def nobody_holds(path: Path) -> bool:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
-    except PermissionError:
-        return False  # another user's process
+    except OSError:
+        return False  # another user's process, or no file can be opened now: whoever it is, his leases run out
     try:
         free = _lock(fd, fcntl.LOCK_EX)
         if free and _is_still(path, fd):
@@ -131,7 +144,7 @@ class Presence:
 
         A process that lives but has closed its store may still be in the middle of something: its leases run out.
         """
-        if not is_local(owner) or owner == this_process():
+        if not is_local(owner) or is_this_process(owner):
             return False
         return nobody_holds(self._path(owner)) and not is_running(owner)
 

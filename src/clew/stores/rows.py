@@ -52,7 +52,7 @@ def time_of(body: bytes) -> int:
     """When a stored entry happened. What else is wrong with it is for whoever reads the run."""
     try:
         return _stamp(body).at
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
 
 
@@ -115,6 +115,8 @@ def next_row(row: RunInfo, batch: Batch, now: int) -> RunInfo:
         row = _projected(row, batch.projection, at)
     for entry in batch.entries:
         match entry:
+            case DriverAttached(fingerprint=fingerprint) if fingerprint:
+                row = replace(row, fingerprint=fingerprint)
             case BaseFixed(run=base, base_seq=seq) if base:
                 row = replace(row, base=BaseAt(base, seq))
             case RunFinished():

@@ -21,10 +21,10 @@ def post(world: World, run: str, letter: AnyLetter) -> int:
     if run in world.tombstones:
         raise admission.ended(run)
     run = world.existing(run)
-    if not hears(world, run):
-        raise admission.ended(run)
     known = world.messages.get((run, _message_id(letter)))
     if known is None:
+        if not hears(world, run):
+            raise admission.ended(run)
         deliver(world, run, letter)
     return known or world.leases[run].inbox_seq
 

@@ -14,7 +14,7 @@ WHERE run = ?;
 -- name: select
 -- One lease row, and its owner.
 SELECT lease.run, epoch, owner, until, place, unclean, not_before, agent, format, ready, done, wake_at, quarantined,
-       inbox_seq, host, boot, pid, start
+       inbox_seq, host, boot, pid, start, instance
 FROM lease LEFT JOIN owner ON owner.key = lease.owner WHERE lease.run = ?;
 
 -- name: wake
@@ -73,15 +73,15 @@ UPDATE lease SET until = ? WHERE run = (SELECT key FROM run WHERE id = ?) AND ep
 
 -- name: owners
 -- Everybody who may hold a lease: one row a process.
-SELECT key, host, boot, pid, start FROM owner;
+SELECT key, host, boot, pid, start, instance FROM owner;
 
 -- name: owner
 -- The number of a process.
-SELECT key FROM owner WHERE host = ? AND boot = ? AND pid = ? AND start = ?;
+SELECT key FROM owner WHERE host = ? AND boot = ? AND pid = ? AND start = ? AND instance = ?;
 
 -- name: add_owner
 -- A process that takes its first lease.
-INSERT INTO owner (host, boot, pid, start) VALUES (?, ?, ?, ?);
+INSERT INTO owner (host, boot, pid, start, instance) VALUES (?, ?, ?, ?, ?);
 
 -- name: forget_owner
 -- A process that is gone and holds nothing any more.

@@ -33,8 +33,8 @@ INSERT INTO run (
 -- name: update
 -- What a projection may change.
 UPDATE run SET
-    base = :base, base_run = :base_run, status = :status, reasons = :reasons, message = :message, tickets = :tickets,
-    waiting_since = :waiting_since, outcome = :outcome, started_at = :started_at, updated_at = :updated_at,
+    fingerprint = :fingerprint, base = :base, base_run = :base_run, status = :status, reasons = :reasons,
+    message = :message, tickets = :tickets, waiting_since = :waiting_since, outcome = :outcome, started_at = :started_at, updated_at = :updated_at,
     finished_at = :finished_at, turns = :turns, calls = :calls, attempts = :attempts, usage = :usage, cost = :cost,
     inherited_usage = :inherited_usage, reserved = :reserved
 WHERE key = :key;

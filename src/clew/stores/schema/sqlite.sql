@@ -55,7 +55,8 @@ CREATE TABLE owner (
     boot TEXT NOT NULL,
     pid INTEGER NOT NULL,
     start INTEGER NOT NULL,
-    UNIQUE (host, boot, pid, start)
+    instance INTEGER NOT NULL,
+    UNIQUE (host, boot, pid, start, instance)
 );
 
 -- Who drives a run, and all that a look for work reads.

@@ -4,6 +4,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from clew.core.entries import Owner
 from clew.core.values import Digest
 from clew.stores import admission, owners, queries, rows
@@ -157,7 +159,7 @@ class Desk:
         )
 
     def owner_key(self, owner: Owner) -> int:
-        identity = (owner.host, owner.boot, owner.pid, owner.start)
+        identity = structs.astuple(owner)
         found = self.one(_LEASES["owner"], *identity)
         if found is None:
             self._forget_owners()

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +16,18 @@ PAGE_SIZE = 1024
 LOG_PAGES = 2000  # of the write-ahead log, which are then copied into the file; after a crash they are read anew
 PATIENCE = 5.0  # seconds that opening waits for another process that opens the same file
 RETRY = 0.005  # seconds between two attempts
+
+# SQLite keeps its locks by process and file: in a child, a file that the parent had open cannot be locked any more.
+_open: Counter[tuple[int, int]] = Counter()
+_inherited: set[tuple[int, int]] = set()
+
+
+def _forked() -> None:
+    _inherited.update(place for place, times in _open.items() if times > 0)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 # What leads from version n to n + 1, at place n - 1: statements that run in one transaction.
 MIGRATIONS: tuple[str, ...] = ()
@@ -49,13 +62,24 @@ def prepare(path: Path) -> sqlite3.Connection:
         raise UsageError(f"{path} is a folder: name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise StoreUnavailable(f"{path} is read-only for this process: allow it to write the file and its folder")
+    if path.exists() and _identity(path) in _inherited:
+        raise UsageError(
+            f"{path} was open in the process that forked this one, and SQLite cannot share it across a fork: "
+            "start processes by spawn, or fork before opening it"
+        )
     with ExitStack() as undone:
         connection = connect(path)
         undone.callback(connection.close)
         _prepare(path, connection)
+        _open[_identity(path)] += 1
         connection.execute("PRAGMA busy_timeout = 0")
         undone.pop_all()
     return connection
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
@@ -122,7 +146,9 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def close(connection: sqlite3.Connection) -> None:
+def close(path: Path, connection: sqlite3.Connection) -> None:
     """Everything into the file itself, as far as nobody else still reads the old pages."""
+    if path.exists():
+        _open[_identity(path)] -= 1
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     connection.close()

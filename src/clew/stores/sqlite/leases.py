@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from clew.core.entries import FORMAT, Owner
@@ -100,7 +101,7 @@ def renew(connection: sqlite3.Connection, owner: Owner, held: Mapping[str, int],
     """In a transaction of its own, on a connection of its own: no driver waits for it, and it waits for none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = connection.execute(_LEASES["owner"], (owner.host, owner.boot, owner.pid, owner.start)).fetchone()
+        found = connection.execute(_LEASES["owner"], structs.astuple(owner)).fetchone()
         if found is None:
             return set()
         renewed = {

@@ -36,10 +36,10 @@ def _deliver(desk: Desk, key: int, letter: AnyLetter) -> int | None:
     """The letter's number, or None if the run is finished; a message that is known by its id has its number already."""
     message_id = letter.message_id if isinstance(letter, MessageLetter) else ""
     newest, done = desk.one(_LETTERS["target"], key)
-    if done:
-        return None
     if message_id and (known := desk.one(_LETTERS["known"], key, message_id)):
         return int(known[0])
+    if done:
+        return None
     number = int(newest) + 1
     desk.run(_LETTERS["number"], number, key)
     desk.run(_LETTERS["insert"], key, number, number, admission.encoded_letter(replace(letter, inbox=number)))

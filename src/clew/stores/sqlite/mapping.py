@@ -112,7 +112,7 @@ def lease_of(found: Sequence[Any]) -> Lease:
     """A row of `leases.select`."""
     owner = None
     if found[2] is not None:
-        owner = NOBODY if found[14] is None else Owner(*found[14:18])
+        owner = NOBODY if found[14] is None else Owner(*found[14:19])
     return Lease(
         epoch=found[1],
         owner=owner,

@@ -1,7 +1,8 @@
 """What can be asked of the file, each in one look: readers never wait for a writer."""
 
+import logging
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from clew.stores import admission, queries, rows
 from clew.stores.legible import legible
 from clew.stores.sqlite import mapping
 
+log = logging.getLogger("clew.stores")
+
 _JOURNAL = queries.load("journal")
 _RUNS = queries.load("runs")
 _THREADS = queries.load("threads")
@@ -25,6 +28,7 @@ _LEASES = queries.load("leases")
 _LETTERS = queries.load("letters")
 _READ = _JOURNAL["read"]
 _END = 2**62
+LONGEST_PLACE = 18  # digits
 
 _metadata = msgspec.json.Decoder(dict[str, Value]).decode
 
@@ -88,8 +92,8 @@ def cursor(connection: sqlite3.Connection) -> str:
 
 
 def _place(cursor: str) -> int:
-    kind, _, place = cursor.partition("-")
-    if kind != "sqlite" or not place.isdecimal():
+    kind, _, place = str(cursor).partition("-")
+    if kind != "sqlite" or not place.isdecimal() or len(place) > LONGEST_PLACE:
         raise UsageError(f"{cursor!r} is no cursor of this store: use one that it gave out")
     return int(place)
 
@@ -134,7 +138,17 @@ def runs(connection: sqlite3.Connection, which: RunFilter) -> list[RunInfo]:
         "before": None if which.after is None else resolved(connection, which.after)[1],
         "limit": which.limit,
     }
-    return [mapping.run_info(found) for found in _select(connection, _RUNS["select"], _RUN_CONDITIONS, given)]
+    found = _select(connection, _RUNS["select"], _RUN_CONDITIONS, given)
+    return [info for info in map(_readable, found) if info is not None]
+
+
+def _readable(found: Sequence[Any]) -> RunInfo | None:
+    """A row for a list; one that is damaged must not hide the others."""
+    try:
+        return mapping.run_info(found)
+    except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError, TypeError) as error:
+        log.warning("the row of run %r cannot be read and is left out: %s", found[0], error)
+        return None
 
 
 def _select(

@@ -1,14 +1,13 @@
 """Fragments for watchers in other processes, through side files that may be deleted at any time.
 
-Beside the database lie, for a run that is being watched from elsewhere, `-ear-…`, whose lock the watchers share, and
-`-live-…`, to which the driver appends what is said. Both come with a watcher and go with the last one.
+In a folder beside the database lie, for a run that is being watched from elsewhere, `….ear`, whose lock the watchers
+share, and `….live`, to which the driver appends what is said. All of it comes with a watcher and goes with the last.
 """
 
-import glob
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,35 +25,38 @@ class SideFiles:
     """The relay of one database. The disk may be full and the files may vanish: then nothing is relayed."""
 
     def __init__(self, beside: Path) -> None:
-        self._beside = beside
+        self._folder = Path(f"{beside}-live")
         self._saying: dict[str, int] = {}
 
-    def _path(self, kind: str, run: str) -> Path:
+    def _ear(self, run: str) -> Path:
         # A run id may be longer than a file's name, and says nothing that a file's name could not bend.
-        return Path(f"{self._beside}-{kind}-{hashlib.sha256(run.encode()).hexdigest()[:32]}")
+        return self._folder / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.ear"
 
     def sweep(self) -> None:
         """Remove what dead watchers and drivers left."""
-        folder, name = self._beside.parent, glob.escape(self._beside.name)
-        for ear in folder.glob(f"{name}-ear-*"):
-            nobody_holds(ear)
-        for live in folder.glob(f"{name}-live-*"):
-            if not Path(str(live).replace("-live-", "-ear-")).exists():
+        ears = [ear for ear in self._folder.glob("*.ear") if not nobody_holds(ear)]
+        for live in self._folder.glob("*.live"):
+            if live.with_suffix(".ear") not in ears:
                 live.unlink(missing_ok=True)
+        _tidy(self._folder)
 
-    def wanted(self, run: str) -> bool:
+    def wanted(self, runs: Collection[str]) -> set[str]:
         try:
-            return not nobody_holds(self._path("ear", run))
+            if not os.listdir(self._folder):
+                return set()
+            return {run for run in runs if not nobody_holds(self._ear(run))}
+        except FileNotFoundError:
+            return set()
         except OSError as error:
-            log.debug("run %s: nobody can be seen to watch: %s", run, error)
-            return False
+            log.debug("%s: nobody can be seen to watch: %s", self._folder, error)
+            return set()
 
     def say(self, run: str, fragments: Sequence[Relayed]) -> bool:
         data = b"".join([_encoder.encode(fragment) + b"\n" for fragment in fragments])
         try:
             fd = self._saying.get(run)
             if fd is None:
-                path = self._path("live", run)
+                path = self._ear(run).with_suffix(".live")
                 path.unlink(missing_ok=True)
                 fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
                 self._saying[run] = fd
@@ -72,11 +74,11 @@ class SideFiles:
         if fd is None:
             return
         if os.fstat(fd).st_nlink:
-            self._path("live", run).unlink(missing_ok=True)
+            self._ear(run).with_suffix(".live").unlink(missing_ok=True)
         os.close(fd)
 
     def attend(self, run: str) -> "FileEar":
-        return FileEar(self._path("live", run), Shared(self._path("ear", run)))
+        return FileEar(self._ear(run))
 
     def close(self) -> None:
         for run in list(self._saying):
@@ -86,15 +88,25 @@ class SideFiles:
 class FileEar:
     """Reads the side file of one run from where it stopped; from the beginning if it was made anew."""
 
-    def __init__(self, path: Path, lock: Shared) -> None:
-        self._path = path
-        self._lock = lock
+    def __init__(self, ear: Path) -> None:
+        self._path = ear.with_suffix(".live")
+        self._lock = Shared(ear)
         self._fd: int | None = None
         self._rest = b""
         try:
-            lock.enter()
+            self._enter()
         except OSError as error:
-            log.warning("%s: what is said cannot be heard here: %s", path, error)
+            log.warning("%s: what is said cannot be heard here: %s", ear, error)
+
+    def _enter(self) -> None:
+        while True:
+            self._path.parent.mkdir(exist_ok=True)
+            try:
+                self._lock.enter()
+            except FileNotFoundError:
+                continue  # the last of the others took the folder with him
+            else:
+                return
 
     def heard(self) -> list[Relayed]:
         try:
@@ -137,3 +149,11 @@ class FileEar:
             os.close(self._fd)
             self._fd = None
         self._lock.leave()
+        _tidy(self._path.parent)
+
+
+def _tidy(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # somebody is there, or never was

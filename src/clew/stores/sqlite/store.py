@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from clew.core.entries import Entry, Owner
 from clew.core.letters import AnyLetter, DecisionLetter
 from clew.core.tickets import Ticket
 from clew.core.values import Digest
-from clew.errors import StaleWriter, StoreUnavailable, UsageError
+from clew.errors import JournalCorrupt, NotFound, StaleWriter, StoreUnavailable, UsageError
 from clew.ports import (
     Batch,
     Claim,
@@ -80,6 +82,8 @@ class SqliteStore:
                 self._presence.enter()
             except sqlite3.Error as error:
                 raise failures.translated(self.path, error) from error
+            except UnicodeDecodeError as error:
+                raise JournalCorrupt(f"{self.path} is damaged ({error}): restore a copy") from error
             except OSError as error:
                 raise StoreUnavailable(f"{self.path}: {error.strerror}: {error.filename}") from error
             undone.pop_all()
@@ -104,7 +108,7 @@ class SqliteStore:
         self._side_files.close()
         self._presence.leave()
         try:
-            file.close(self._connection)
+            file.close(self.path, self._connection)
         except sqlite3.Error as error:
             raise failures.translated(self.path, error) from error
 
@@ -241,6 +245,10 @@ class SqliteStore:
             return question(self._reader)
         except sqlite3.Error as error:
             raise failures.translated(self.path, error) from error
+        except UnicodeEncodeError as error:
+            raise NotFound(f"{error.object!r} names nothing: it is not valid Unicode") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
+            raise JournalCorrupt(f"{self.path} holds a row that cannot be read ({error}): restore a copy") from error
 
     async def read(self, run: str, after: int = 0, until: int | None = None) -> list[Entry]:
         return self._ask(lambda reader: reading.read(reader, run, after, until))

@@ -165,7 +165,7 @@ class CommitContract:
         parent = await driven(store, "parent")
         await parent.finish()
         child = await driven(store, "child")
-        end = ChildEndLetter(run="child", outcome="natural")
+        end = ChildEndLetter(run="child", outcome=Completed())
         await child.finish(posts=(("parent", end), ("nobody", end)))
         assert (await store.info("child")).status == "done"
         assert await store.inbox("parent") == []
