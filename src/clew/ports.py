@@ -18,7 +18,7 @@ from clew.core.values import Digest, Money, Value
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-class ModelRequest(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, kw_only=True, gc=False):
     """What a model is asked. `ordinal` counts the run's earlier answers and failures, the same after any crash."""
 
     instructions: str = ""
@@ -31,7 +31,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     ordinal: int = 0
 
 
-class ModelReply(Struct, frozen=True, kw_only=True):
+class ModelReply(Struct, frozen=True, kw_only=True, gc=False):
     """What a model answered. Ids of calls are the provider's; the runtime gives its own."""
 
     parts: tuple[Part, ...] = ()
@@ -50,7 +50,7 @@ class ModelReply(Struct, frozen=True, kw_only=True):
         return calls_of(self.parts)
 
 
-class Fragment(Struct, frozen=True):
+class Fragment(Struct, frozen=True, gc=False):
     """A piece of a reply on its way. `part` is the place of the part it belongs to, from 0."""
 
     kind: Literal["text", "thinking", "tool_args"]
@@ -86,7 +86,7 @@ class Clock(Protocol):
 # --- fragments between processes --------------------------------------------------------------------------------------
 
 
-class Relayed(Struct, frozen=True):
+class Relayed(Struct, frozen=True, gc=False):
     """A fragment on its way to another process; `after` is the entry that its watchers must have seen before it."""
 
     after: int
@@ -178,7 +178,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
         return self.reasons[0] if self.reasons else ""
 
 
-class Projection(Struct, frozen=True, kw_only=True):
+class Projection(Struct, frozen=True, kw_only=True, gc=False):
     """What a batch says of the run's row. `None` leaves the counters of the row as they are."""
 
     status: Status
@@ -203,7 +203,7 @@ class HeadMove(Struct, frozen=True):
     new: str
 
 
-class NewRun(Struct, frozen=True, kw_only=True):
+class NewRun(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made. Its first entry is run_started; with `owner` the lease is taken in the same transaction.
 
     A thread is busy while its head is unfinished or somebody is queued behind it. `place="head"`: the run becomes the
@@ -235,7 +235,7 @@ class Started(Struct, frozen=True):
     inbox_seq: int = 0
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class Batch(Struct, frozen=True, kw_only=True, gc=False):
     """One write to a journal, all or nothing.
 
     `taken`: letters that became entries; one withdrawn or changed since `inbox_seen` refuses the batch (InboxMoved).
@@ -258,7 +258,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     lease: Literal["keep", "release"] = "keep"
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, gc=False):
     """`inbox_seq` is the number of the newest letter: above what the driver has seen, there is mail."""
 
     inbox_seq: int

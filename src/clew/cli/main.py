@@ -1,5 +1,6 @@
 """The command `clew`: its commands by name, each loaded when it is used, and the edge where errors become sentences."""
 
+import io
 import logging
 import os
 import sys
@@ -7,12 +8,13 @@ import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 import click
 
 from clew.app.version import VERSION
 from clew.cli.common import Common, shared
-from clew.cli.output import complain
+from clew.cli.output import complain, harmless, spell_what_cannot_be_shown
 from clew.errors import ClewError, UsageError
 
 # By name: the module in this folder whose `command` it is, in the order of `--help`.
@@ -31,6 +33,7 @@ COMMANDS = {
 
 DONE, ERROR, USAGE, WAITING = 0, 1, 2, 3
 INTERRUPTED = 130  # as a shell says of what Ctrl-C ended
+COMPLETE = "_CLEW_COMPLETE"  # what the completion scripts set
 
 
 class Commands(click.Group):
@@ -70,28 +73,64 @@ def clew() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 error, 2 usage, 3 waiting, 4 differs."""
     common = Common()
-    logging.basicConfig(format="clew: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    spell_what_cannot_be_shown()
+    _log_harmlessly()
+    code: Any = DONE
     try:
-        code = clew.main(args=arguments, prog_name="clew", standalone_mode=False, obj=common)
+        code = _called(args, common)
         sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _refused(error, as_json=common.json or "--json" in args)
     except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True)  # behind the terminal's ^C
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read has enough, as in `clew runs | head`; the interpreter must not find out again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except Exception as error:  # noqa: BLE001
         return _told(error, common)
     return code if isinstance(code, int) else DONE
 
 
+def _called(args: list[str], common: Common) -> Any:
+    """What the command returns. Click's own `main` would take a broken pipe for an error of ours."""
+    if COMPLETE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(clew, {"obj": common}, "clew", COMPLETE, os.environ[COMPLETE])
+    with clew.make_context("clew", args, obj=common) as ctx:
+        return clew.invoke(ctx)
+
+
+class Harmless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record), lines=True)
+
+
+def _log_harmlessly() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Harmless("clew: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def _refused(error: click.ClickException, *, as_json: bool) -> int:
+    """What was typed is wrong; Click says how."""
+    if as_json:
+        complain(error.format_message(), kind=UsageError.__name__, as_json=True)
+    else:
+        said = io.StringIO()
+        error.show(said)
+        click.echo(harmless(said.getvalue(), lines=True), err=True, nl=False)
+    return error.exit_code
+
+
 def _told(error: Exception, common: Common) -> int:
     """The last handler: a sentence for the errors that Clew raises on purpose, and a way to more for any other."""
     if common.debug:
-        traceback.print_exception(error)
+        click.echo(harmless("".join(traceback.format_exception(error)), lines=True), err=True)
     if isinstance(error, ClewError):
         complain(str(error), kind=type(error).__name__, as_json=common.json)
         return USAGE if isinstance(error, UsageError) else ERROR

@@ -1,5 +1,6 @@
 """How things look: JSON lines for programs, columns and times for people. What came from outside is shown harmless."""
 
+import io
 import json
 import shutil
 import sys
@@ -31,8 +32,16 @@ COLOURS = {"done": "green", "running": "cyan", "waiting": "yellow", "queued": "b
 
 def print_json(thing: object) -> None:
     """One line, whole, at once: what reads it need not wait for the end."""
-    sys.stdout.write(json.dumps(thing, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_line(thing) + "\n")
     sys.stdout.flush()
+
+
+def json_line(thing: object) -> str:
+    """JSON in which what could steer a terminal is escaped: to a program it is the same."""
+    text = json.dumps(thing, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join([char if char.isprintable() else json.dumps(char)[1:-1] for char in text])
 
 
 def info_json(info: RunInfo) -> dict[str, Any]:
@@ -75,12 +84,19 @@ def plain(value: object) -> Any:
 def complain(message: str, *, kind: str = "Error", as_json: bool = False) -> None:
     """An error, on the error stream."""
     if as_json:
-        click.echo(json.dumps({"error": {"kind": kind, "message": message}}, ensure_ascii=False), err=True)
+        click.echo(json_line({"error": {"kind": kind, "message": message}}), err=True)
     else:
         click.echo(f"clew: {harmless(message, lines=True)}", err=True)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
+
+
+def spell_what_cannot_be_shown() -> None:
+    """An output in another encoding than UTF-8 gets what it cannot show spelled out, rather than nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def harmless(text: str, *, lines: bool = False) -> str:

@@ -57,7 +57,11 @@ def command(common: Common, /, input: str | None, **given: Any) -> int:
     TARGET is module:agent, module:runtime, or path/to/file.py:agent. INPUT is read from the standard input if it is
     left out. Ctrl-C cancels the run; twice lets go of it, so that it can be taken up later.
     """
-    return perform(_run(common, Wish(input=_text(input), **given)))
+    wish = Wish(input=_text(input), **given)
+    try:
+        return perform(_run(common, wish, load(wish.target)))
+    except BrokenPipeError:
+        return LEFT
 
 
 def _text(given: str | None) -> str:
@@ -68,8 +72,7 @@ def _text(given: str | None) -> str:
     return sys.stdin.read()
 
 
-async def _run(common: Common, wish: Wish) -> int:
-    target = load(wish.target)
+async def _run(common: Common, wish: Wish, target: Target) -> int:
     agent = target.one_agent(wish.agent)
     limits = None if wish.turns is None else _limits(agent.limits, wish.turns)
     async with _opened(common, target) as runtime:
@@ -109,7 +112,7 @@ async def _opened(common: Common, target: Target) -> AsyncGenerator[Runtime]:
 
 
 async def _seen_through(common: Common, runtime: Runtime, run: Run[Any], hands_off: "HandsOff") -> Result[Any] | None:
-    """The settled result; None if the user let go."""
+    """The settled result; None if the user let go, or reads no more."""
     show = Show(lines_to_err=True)
     work = [asyncio.ensure_future(_driven(runtime, run))]
     if not common.json:
@@ -117,15 +120,18 @@ async def _seen_through(common: Common, runtime: Runtime, run: Run[Any], hands_o
     leaving = asyncio.ensure_future(hands_off.wait())
     everything = asyncio.ensure_future(asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION))
     await asyncio.wait([everything, leaving], return_when=asyncio.FIRST_COMPLETED)
-    leaving.cancel()
-    if not everything.done():
-        for task in (*work, everything):
-            task.cancel()
+    let_go = not everything.done()
+    failed = [error for task in work if task.done() and (error := task.exception()) is not None]
+    for task in (leaving, everything, *work):
+        task.cancel()
+    await asyncio.wait(work)
+    if let_go:
         show.end_line()
         return None
-    for task in work:
-        if task.done():
-            task.result()
+    if failed and isinstance(failed[0], BrokenPipeError):
+        return None
+    if failed:
+        raise failed[0]
     return await run.result()
 
 
@@ -180,6 +186,8 @@ class HandsOff:
         if self._pressed:
             if self._cancelling is not None:
                 self._cancelling.cancel()
+            if not self._let_go.is_set():
+                say("\nletting go: what is at work may end first; Ctrl-C again does not wait for it", err=True)
             self._let_go.set()
             return
         self._pressed = True

@@ -17,8 +17,9 @@ REF = "#/$defs/{name}"
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT}
 WHOLE = {"type": "integer"}
+COUNTS = {"type": "object", "additionalProperties": WHOLE}
 # By command: what one line of its output is.
-LINES = ("runs", "show", "watch", "watch-all", "cancel", "run", "worker", "torture", "error")
+LINES = ("demo", "run", "runs", "show", "watch", "watch-all", "cancel", "worker", "torture", "error")
 
 
 @click.command("schema", epilog="Example: clew schema runs")
@@ -38,6 +39,7 @@ def schema(line: str | None = None) -> dict[str, Any]:
         (Entry, Delta, RunInfo, Ticket, Message, Usage), ref_template=REF
     )
     lines = {
+        "demo": _object({"folder": TEXT, "paid": COUNTS}),
         "runs": _with(info, {"reason": TEXT}),
         "show": _object({"run": {"$ref": "#/$defs/runs"}, "entries": {"type": "array", "items": entry}}),
         "watch": {"anyOf": [entry, delta]},
@@ -75,7 +77,7 @@ def schema(line: str | None = None) -> dict[str, Any]:
                 "repeated": TEXTS,
                 "differing": TEXTS,
                 "wrong": TEXTS,
-                "rerun": {"type": "object", "additionalProperties": WHOLE},
+                "rerun": COUNTS,
                 "doubts": WHOLE,
             }
         ),

@@ -66,7 +66,7 @@ def _standing(info: RunInfo, lease: LeaseInfo, now: int) -> str:
         return f"driven by process {lease.owner.pid} on {lease.owner.host}, epoch {lease.epoch}"
     if info.status == "waiting":
         due = "" if info.wake_at is None else f", due {ago(info.wake_at, now)}"
-        return f"waits for {', '.join(info.reasons) or 'something outside'}{due}"
+        return f"waits: {', '.join(info.reasons) or 'something outside'}{due}"
     if info.status == "queued":
         return f"queued in thread {info.thread_id}"
     return "nobody drives it: `clew worker` with its agent goes on"

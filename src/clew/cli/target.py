@@ -1,6 +1,7 @@
 """From `module:agent` or `module:runtime`, as in uvicorn, to the objects it names."""
 
 import importlib
+import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def load(text: str) -> Target:
         return Target(text, module, agent=cast("Any", thing))
     if isinstance(thing, Runtime):
         return Target(text, module, runtime=thing)
-    raise UsageError(f"{text} is a {type(thing).__name__}, no Agent and no Runtime{_offers(module)}")
+    raise UsageError(f"{text} is no Agent and no Runtime, but of type {type(thing).__name__}{_offers(module)}")
 
 
 def function(text: str, of: Target) -> Any:
@@ -76,7 +77,7 @@ def function(text: str, of: Target) -> Any:
 
 def _module(place: str, text: str) -> ModuleType:
     path = Path(place)
-    is_file = place.endswith(".py")
+    is_file = place.endswith(".py") or os.sep in place
     if is_file and not path.is_file():
         raise UsageError(f"{text!r}: there is no file {place}")
     folder, name = (path.resolve().parent, path.stem) if is_file else (Path.cwd(), place)
@@ -84,22 +85,29 @@ def _module(place: str, text: str) -> ModuleType:
         sys.path.insert(0, str(folder))
     imported = attempt_sync(importlib.import_module, name)
     if not isinstance(imported, Raised):
+        if is_file and not _is_of(imported.value, path):
+            raise UsageError(
+                f"{text!r}: another module is called {name!r}, such as one of Python's own: rename the file"
+            )
         return imported.value
     error = imported.error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and (name == missing or name.startswith(f"{missing}.")):
         raise UsageError(f"there is no module {name!r} here: {FORM}") from error
     raise UsageError(_told(name, error)) from error
 
 
+def _is_of(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path.resolve()
+
+
 def _told(name: str, error: BaseException) -> str:
     """The user's own traceback: without the frames of the import system and of ours."""
-    ours = str(Path(__file__).parent.parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and not frame.filename.startswith(ours)
-    ]
+    others = ("<frozen importlib", importlib.__file__, f"{Path(__file__).parents[1]}{os.sep}")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
     return f"{name} cannot be imported:\n{lines}"
 

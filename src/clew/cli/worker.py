@@ -16,7 +16,7 @@ from clew.errors import UsageError
 
 @dataclass(frozen=True)
 class Wish:
-    targets: tuple[str, ...]
+    targets: list[Target]
     concurrency: int
     lease: float
     grace: float
@@ -43,7 +43,10 @@ def command(common: Common, targets: tuple[str, ...], concurrency: int, lease: f
     SIGTERM and Ctrl-C drain: nothing more is started, what runs may end within the grace, every run is given back.
     SIGUSR1 says what it holds.
     """
-    perform(_work(common, Wish(targets, concurrency, lease, grace)))
+    # Not before there is something to say; whoever asks must not kill it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    wish = Wish([load(text) for text in targets], concurrency, lease, grace)
+    perform(_work(common, wish))
 
 
 async def _work(common: Common, wish: Wish) -> None:
@@ -62,13 +65,12 @@ async def _work(common: Common, wish: Wish) -> None:
 
 
 def _runtime(common: Common, wish: Wish) -> tuple[Runtime, str]:
-    targets = [load(text) for text in wish.targets]
-    brought = [target for target in targets if target.runtime is not None]
+    brought = [target for target in wish.targets if target.runtime is not None]
     if not brought:
-        agents = [target.one_agent() for target in targets]
+        agents = [target.one_agent() for target in wish.targets]
         runtime = Runtime(common.url, agents=agents, concurrency=wish.concurrency, lease=wish.lease, grace=wish.grace)
         return runtime, common.url
-    if len(targets) > 1 or common.store is not None:
+    if len(wish.targets) > 1 or common.store is not None:
         raise UsageError(f"{brought[0].name} is a Runtime and brings agents and store: name it alone, without --store")
     return _as_it_is(brought[0]), brought[0].name
 

@@ -7,7 +7,7 @@ from clew.core.messages import Message, ToolCall
 from clew.core.values import Digest
 
 
-class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What the journal says of one call so far."""
 
     request: ToolCall

@@ -12,7 +12,7 @@ def wire_name(field: str) -> str:
     return field.rstrip("_")
 
 
-class _Record(Struct, frozen=True, omit_defaults=True, rename=wire_name):
+class _Record(Struct, frozen=True, omit_defaults=True, rename=wire_name, gc=False):
     """A group of fields inside an entry."""
 
 

@@ -22,7 +22,7 @@ from clew.errors import JournalCorrupt
 _V = TypeVar("_V")
 
 
-class ModelPhase(Struct, frozen=True, kw_only=True):
+class ModelPhase(Struct, frozen=True, kw_only=True, gc=False):
     """Where the asking stands: `errors` in a row, `asked` in this run, and the failure that is final."""
 
     name: str | None = None  # after a fall-over
@@ -32,7 +32,7 @@ class ModelPhase(Struct, frozen=True, kw_only=True):
     failure: e.ModelFailed | None = None
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class Known(Struct, frozen=True, kw_only=True, gc=False):
     """Data the fold is given beside the entries: agents by fingerprint, and folded bases by (run, seq)."""
 
     specs: Mapping[Digest, AgentSpec] = {}
@@ -43,7 +43,7 @@ NOTHING_KNOWN = Known()
 BEGINNINGS = (e.BaseFixed, e.DriverAttached)  # of an activation: the time before them was not driven
 
 
-class State(Struct, frozen=True, kw_only=True):
+class State(Struct, frozen=True, kw_only=True, gc=False):
     """A run as of one entry."""
 
     known: Known = NOTHING_KNOWN

@@ -1,5 +1,7 @@
 """From what a user writes for a model, "provider:name" or an object, to the Model that is asked."""
 
+from typing import cast
+
 from clew.agent.shapes import model_list, provider_and_name
 from clew.errors import Unsupported
 from clew.ports import Model
@@ -9,6 +11,8 @@ PROVIDERS = ("anthropic", "google", "openai")
 
 def resolve(model: object) -> Model:
     """The model that is asked. Raises UsageError for what is none, Unsupported for what this version cannot ask."""
+    if hasattr(model, "stream"):
+        return cast("Model", model)  # held against the protocol where it was given, which is dear
     only, *others = model_list(model)
     if others:
         raise Unsupported("a list of models to fall over comes with a later release: give one model")

@@ -37,7 +37,7 @@ log = logging.getLogger("clew.model")
 FINISHES = frozenset(get_args(e.Finish))
 
 
-class Heard(Struct, frozen=True):
+class Heard(Struct, frozen=True, gc=False):
     """What a model was asked and what it answered; `first` is when its first fragment came."""
 
     request: ModelRequest

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, frozen=True, gc=False):
     """The facts that came of an effect; none, if it was interrupted before there was anything to keep."""
 
     entries: tuple[Entry, ...] = ()

@@ -18,7 +18,7 @@ class NeverBegan(Exception):
     """A sync function was cancelled or ran out of time before a thread was free to begin it."""
 
 
-class Returned(Struct, Generic[T], frozen=True):
+class Returned(Struct, Generic[T], frozen=True, gc=False):
     value: T
 
 

@@ -35,7 +35,7 @@ class DemoFailed(ClewError):
 @click.option(
     "--keep",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Where its files go, instead of a temporary folder.",
 )
 @shared

@@ -210,7 +210,7 @@ class SqliteStore:
                 raise failures.translated(self.path, error) from error
         # A run whose driver failed is renewed no more, and no reason to think that others write.
         self._driven.intersection_update(held)
-        self._writer.alone = len(self._driven) <= 1
+        self._writer.driven = len(self._driven)
         return standing
 
     async def give_back(self, run: str, epoch: int, *, pause: int = 0) -> None:
@@ -231,11 +231,11 @@ class SqliteStore:
 
     def _drives(self, runs: Collection[str]) -> None:
         self._driven.update(runs)
-        self._writer.alone = len(self._driven) <= 1
+        self._writer.driven = len(self._driven)
 
     def _drives_no_more(self, run: str) -> None:
         self._driven.discard(run)
-        self._writer.alone = len(self._driven) <= 1
+        self._writer.driven = len(self._driven)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

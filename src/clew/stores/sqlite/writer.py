@@ -54,7 +54,7 @@ class Job(Generic[T]):
 
 
 class Writer:
-    """The one place that opens and ends write transactions. `alone`: this process drives one run at most."""
+    """The one place that opens and ends write transactions. `driven` is how many runs this process drives."""
 
     def __init__(self, path: Path, desk: Desk, busy: float, told: Callable[[Iterable[str]], None]) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class Writer:
         self._last_run: str | None = None
         self._last_end = 0.0
         self._burst_began = 0.0
-        self.alone = True
+        self.driven = 0
 
     async def write(self, work: Work[T], run: str | None = None, *, batch: Batch | None = None) -> T:
         """The answer of a write that is durable. It is finished even if whoever waits for it is cancelled.
@@ -99,7 +99,8 @@ class Writer:
         since = now - self._last_end
         if since > GAP:
             self._burst_began = now
-        return self.alone and (run == self._last_run or since > TOGETHER) and not self._owes_a_gap(now)
+        no_other = self.driven == 0 or (self.driven == 1 and (run == self._last_run or since > TOGETHER))
+        return no_other and not self._owes_a_gap(now)
 
     def _at_once(self, work: Work[T]) -> tuple[T, list[str]] | None:
         """Write here and now; None if another process is writing."""
