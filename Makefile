@@ -49,6 +49,14 @@ else
 	@missing=$$($(BIN)/coverage report 2>&1) || { echo "$$missing"; exit 1; }
 endif
 
+.PHONY: demo
+demo: $(READY) ## What Clew is for, in ten seconds: no key, no network
+	@$(BIN)/clew demo
+
+.PHONY: picture
+picture: $(READY) ## docs/demo.svg, the demo as it looks on a terminal
+	@$(BIN)/python -m tools.picture
+
 .PHONY: spec
 spec: $(READY) ## Each statement of docs/semantics.md: its tests, and the planted faults they catch
 	@$(BIN)/python -m tools.spec $(ARGS)

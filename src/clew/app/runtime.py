@@ -14,7 +14,7 @@ from clew.agent.shapes import in_seconds, whole
 from clew.app.reading import Reading
 from clew.app.result import Queued
 from clew.app.run import Run
-from clew.app.version import VERSION
+from clew.app.version import version
 from clew.compose import deps_maker, open_store, resolve_model
 from clew.core.letters import AnyLetter, CancelLetter, MessageLetter, PauseLetter, UnpauseLetter
 from clew.core.limits import Limits
@@ -175,7 +175,7 @@ class Runtime(Reading):
             threads=Threads(),
             owner=new_owner(),
             worker=f"worker-{self._pid}",
-            version=VERSION,
+            version=version(),
             agents={},
             deps=deps_maker(deps, self.store.info),
             resolve=resolve_model,

@@ -1,3 +1,12 @@
-"""Which Clew this is; stands in the journal with each activation."""
+"""Which Clew this is, by the tag it was built from or the commits since; stands in the journal with each activation."""
 
-VERSION = "0.1.0.dev0"
+from functools import cache
+from importlib import metadata
+
+
+@cache
+def version() -> str:
+    try:
+        return metadata.version("clew")
+    except metadata.PackageNotFoundError:
+        return "unknown"

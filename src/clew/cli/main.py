@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from clew.app.version import VERSION
+from clew.app.version import version
 from clew.cli.common import Common, shared
 from clew.cli.output import complain, harmless, spell_what_cannot_be_shown
 from clew.errors import ClewError, UsageError
@@ -64,7 +64,7 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Begin with `clew demo`. Each command's --help has an example.",
 )
-@click.version_option(VERSION, prog_name="clew", message="%(prog)s %(version)s")
+@click.version_option(version(), prog_name="clew", message="%(prog)s %(version)s")
 @shared
 def clew() -> None:
     """A durable agent runtime: kill it at any instant, it goes on exactly where it was."""

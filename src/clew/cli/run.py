@@ -128,10 +128,10 @@ async def _seen_through(common: Common, runtime: Runtime, run: Run[Any], hands_o
     if let_go:
         show.end_line()
         return None
-    if failed and isinstance(failed[0], BrokenPipeError):
-        return None
-    if failed:
+    if failed and not isinstance(failed[0], BrokenPipeError):
         raise failed[0]
+    if failed and not _is_settled(await run.info()):
+        return None
     return await run.result()
 
 

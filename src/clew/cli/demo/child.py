@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import sys
-import time
 from pathlib import Path
 
 from clew.app import Runtime
@@ -34,9 +33,8 @@ async def drive(folder: Path, run_id: str, lease: float, stop_in: str | None) ->
 def main() -> None:
     folder, run_id, lease, *stop_in = sys.argv[1:]
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    begun = time.monotonic()
     text = asyncio.run(drive(Path(folder), run_id, float(lease), stop_in[0] if stop_in else None))
-    print(f"done {time.monotonic() - begun:.1f} {text}", flush=True)  # noqa: T201
+    print(f"done {text}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

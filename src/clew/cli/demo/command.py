@@ -141,6 +141,7 @@ class Story:
             first.gone()
         self._journal("kill")
         self._paid("kill", whole=False)
+        self._say("")
         with child(self.folder, "kill") as second:
             self._say(f"process {second.pid} finds the run in the file and goes on:", "green")
             said = second.line()
@@ -149,7 +150,7 @@ class Story:
         self._paid("kill")
 
     def _freeze(self) -> None:
-        self._act("A thaw", "A process freezes in the middle of the second payment. It is taken for dead, and is not.")
+        self._act("A thaw", "A process freezes in the middle of the second payment. It is taken for dead.")
         with child(self.folder, "freeze", lease=SHORT_LEASE, stop_in=SECOND) as frozen:
             frozen.line()
             frozen.signal(signal.SIGSTOP)
