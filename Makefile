@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-bench
-TREE := src tests tools $(wildcard bench)
+TREE := src tests tools examples docs $(wildcard bench)
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -77,6 +77,15 @@ bench: $(PEERS)/.ready ## Clew, the floor and a peer, interleaved; ARGS="--help"
 $(PEERS)/.ready: pyproject.toml bench/requirements.txt
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r bench/requirements.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(VENV)/.ready-docs ## The pages of docs/ as a site, in build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+$(VENV)/.ready-docs: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 .PHONY: format

@@ -161,7 +161,7 @@ CORRUPT = [
     b'{"kind":"noted","note_kind":"n","seq":1.5}',
     b'{"kind":"noted","note_kind":"\xff"}',
     b'{"kind":"noted","note_kind":"n","value":"\\ud800"}',
-    b'{"kind":"noted","note_kind":"n","value":' + b"[" * 9_000 + b"]" * 9_000 + b"}",
+    b'{"kind":"noted","note_kind":"n","value":' + b"[" * 900_000 + b"]" * 900_000 + b"}",
     b'{"kind":"limits_changed","limits":{"turns":-1}}',
     b'{"kind":"run_finished","outcome":{"kind":"vanished"}}',
     b"\x00" * 40,

@@ -63,7 +63,7 @@ def result_json(result: Result[Any]) -> dict[str, Any]:
         "reason": result.reason,
         "detail": result.detail,
         "ok": result.ok,
-        "output": plain(result.output) if result.ok else None,
+        "output": dumped(result.output) if result.ok else None,
         "text": result.text,
         "tickets": [ticket_json(ticket) for ticket in result.tickets],
         "usage": plain(result.usage),
@@ -79,6 +79,13 @@ def ticket_json(ticket: Ticket) -> dict[str, Any]:
 
 def plain(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
+
+
+def dumped(output: object) -> Any:
+    """An output of whatever type an agent declares."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(output, inf_nan_mode="null", fallback=str)
 
 
 def complain(message: str, *, kind: str = "Error", as_json: bool = False) -> None:

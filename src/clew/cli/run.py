@@ -1,6 +1,7 @@
 """`clew run`: start a run, or take one up, and see it through."""
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -18,6 +19,8 @@ from clew.cli.target import Target, load
 from clew.core.limits import Limits
 from clew.errors import Conflict, RunBusy, RunEnded, UsageError
 from clew.ports import RunInfo
+
+log = logging.getLogger("clew.cli")
 
 SECOND_THOUGHTS = 1.0  # seconds after Ctrl-C in which another one lets go instead
 LOOK_AGAIN = 0.5
@@ -83,7 +86,8 @@ async def _run(common: Common, wish: Wish, target: Target) -> int:
         with hands_off:
             result = await _seen_through(common, runtime, run, hands_off)
     if result is None:
-        say(f"{run.id} stays as it is: clew run {wish.target} … --run-id {run.id} goes on, or a worker does", err=True)
+        again = f"clew run {wish.target} … --run-id {run.id}"
+        say(harmless(f"{run.id} is let go: {again} goes on with it, or a worker does"), err=True)
         return LEFT
     if common.json:
         print_json(result_json(result))
@@ -145,8 +149,8 @@ async def _driven(runtime: Runtime, run: Run[Any]) -> None:
         except RunBusy:
             await run.result()
             return
-        except Conflict:
-            pass  # taken over meanwhile: look again
+        except Conflict as conflict:
+            log.debug("run %s: taken over meanwhile: %s", run.id, conflict)
         info = await run.info()
         if _is_settled(info):
             return

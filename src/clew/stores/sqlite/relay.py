@@ -94,19 +94,17 @@ class FileEar:
         self._fd: int | None = None
         self._rest = b""
         try:
-            self._enter()
+            while not self._entered():
+                self._path.parent.mkdir(exist_ok=True)
         except OSError as error:
             log.warning("%s: what is said cannot be heard here: %s", ear, error)
 
-    def _enter(self) -> None:
-        while True:
-            self._path.parent.mkdir(exist_ok=True)
-            try:
-                self._lock.enter()
-            except FileNotFoundError:
-                continue  # the last of the others took the folder with him
-            else:
-                return
+    def _entered(self) -> bool:
+        try:
+            self._lock.enter()
+        except FileNotFoundError:
+            return False  # nobody has made the folder, or the last of the others took it with him
+        return True
 
     def heard(self) -> list[Relayed]:
         try:

@@ -199,9 +199,9 @@ class SqliteStore:
         return await self._writer.write(work, run)
 
     def renew(self, owner: Owner, held: Mapping[str, int], lease: int) -> set[str]:
-        self._check()
         until = self._time.boottime() + lease
         with self._renewals:
+            self._check()  # behind the lock: it may have been closed while this thread waited
             try:
                 if self._renewing is None:
                     self._renewing = file.connect(self.path, patience=self._busy)
