@@ -25,6 +25,7 @@ from clew.core.values import (
     digest,
     digest_bytes,
     encoded,
+    nesting,
     pack,
     parse_arguments,
     unpack,
@@ -223,3 +224,10 @@ def test_numbers_in_arguments_that_json_does_not_know() -> None:
     parsed = parse_arguments('{"a":NaN,"b":123456789012345678901234567890}')
     assert math.isnan(parsed["a"])
     assert parsed["b"] == 123456789012345678901234567890
+
+
+def test_how_deep_a_text_nests_counts_no_brackets_inside_of_its_strings() -> None:
+    deep = "[" * 70 + '"]]]"' + "]" * 70
+    assert nesting(deep) == 70
+    assert nesting(json.dumps(["[" * 200, "a\\", '"]'])) == 1
+    assert nesting("[1, {}]") == 0, "what cannot be too deep is not looked at"

@@ -126,6 +126,7 @@ def _examined(text: str) -> dict[str, Any]:
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]')
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}  # any other token is text
 
 
 def nesting(text: str) -> int:
@@ -134,14 +135,8 @@ def nesting(text: str) -> int:
         return 0
     deepest = depth = 0
     for token in _TOKENS.finditer(text):
-        match token[0]:
-            case "[" | "{":
-                depth += 1
-                deepest = max(deepest, depth)
-            case "]" | "}":
-                depth -= 1
-            case _:
-                continue
+        depth += _STEPS.get(token[0], 0)
+        deepest = max(deepest, depth)
     return deepest
 
 
