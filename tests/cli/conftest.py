@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ class Shell:
         with on_terminal(self._command(*words), self.folder, self._environment(environment), columns) as running:
             return running.ended()
 
+    def start_script(self, name: str, *words: object) -> Running:
+        """A program of the folder."""
+        command = [sys.executable, name, *map(str, words)]
+        return self._stack.enter_context(over_pipes(command, self.folder, self._environment({})))
+
     def sh(self, line: str, **environment: str) -> Said:
         """A line for bash, in which `clew` is the installed script."""
         path = f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"
@@ -83,7 +88,7 @@ class Shell:
         assert "Traceback" not in plain.err
         [error] = valid("error", [json.loads(line) for line in as_json.err.split("\n")[:-1]])
         message = str(error["error"]["message"])
-        assert plain.err.startswith("clew: ")
+        assert plain.err.startswith(("clew: ", "Usage: "))
         return message
 
     # --- the folder
@@ -102,7 +107,7 @@ class Shell:
         return [line.split()[1:] for line in lines if line.startswith(f"{word} ")]
 
     def files(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()} - {"__pycache__", "app.py", "payments.py"}
+        return {path.name for path in self.folder.iterdir()} - {"__pycache__", *(app.name for app in APPS.iterdir())}
 
     # --- the store, past the command line
 
@@ -125,6 +130,17 @@ class Shell:
     def info(self, run: str) -> RunInfo:
         found: RunInfo = self.aside(lambda runtime: runtime.store.info(run))
         return found
+
+    def drive(self, agent: Agent[Any, Any], *runs: str, text: str = "Go", thread: str | None = None) -> None:
+        """Runs that this process sees through, one after the other."""
+
+        async def driven() -> None:
+            async with Runtime(f"sqlite:///{self.store}", agents=[agent]) as runtime:
+                for run in runs:
+                    await (await runtime.start(agent, text, run_id=run, thread_id=thread)).result()
+
+        with chdir(self.folder):
+            asyncio.run(driven())
 
     def accept(self, agent: Agent[Any, Any], *runs: str, thread: str | None = None) -> None:
         """Runs that nobody drives yet."""

@@ -115,6 +115,10 @@ class Running:
                 raise Silence(f"{what}: never, and process {self.pid} said\n{self.everything}")
             self._read(LOOK) if self._open else time.sleep(LOOK)
 
+    @property
+    def is_gone(self) -> bool:
+        return self._process.poll() is not None
+
     def gone_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -132,6 +136,18 @@ class Running:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """It stands still once this returns."""
+        self.signal(signal.SIGSTOP)
+        self.until(lambda: self._state() == "T", "it stands still")
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def _state(self) -> str:
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0]
 
     def kill(self) -> Said:
         self.signal(signal.SIGKILL)

@@ -228,6 +228,11 @@ class Runtime(Reading):
         return self._station.agents
 
     @property
+    def drives(self) -> bool:
+        """Whether it takes runs up, or only reads, starts and cancels."""
+        return self._drives
+
+    @property
     def driving(self) -> tuple[str, ...]:
         """The runs that this process drives at this moment."""
         return self._worker.driving

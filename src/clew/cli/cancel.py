@@ -21,13 +21,17 @@ def command(common: Common, run: str, reason: str, by: str | None) -> None:
 
 async def _cancel(common: Common, run: str, reason: str, by: str | None) -> None:
     async with common.reading() as runtime:
-        handle = await runtime.get(await found(runtime.store, run))
+        handle = await runtime.get(await found(runtime.store, run, whole=True))
         await handle.cancel(reason=reason, by=by)
-        await handle.result(until="done", timeout=PATIENCE)
         info = await handle.info()
+        if not info.quarantined:
+            await handle.result(until="done", timeout=PATIENCE)
+            info = await handle.info()
         if common.json:
             print_json(info_json(info))
         elif info.status == "done":
             say(harmless(f"{info.run_id} {info.reason}"))
+        elif info.quarantined:
+            say(harmless(f"{info.run_id}: the cancel is stored; the run is quarantined, and ends once it is released"))
         else:
             say(harmless(f"{info.run_id}: the cancel is stored, and its driver is ending it"))

@@ -87,14 +87,18 @@ def perform(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-async def found(store: Store, run: str) -> str:
-    """The id of a run that was named whole, by its beginning, or not quite: then the error says which is near."""
+async def found(store: Store, run: str, *, whole: bool = False) -> str:
+    """The id of a run that was named whole, by its beginning, or not quite: then the error says which is near.
+
+    A beginning is looked for among the newest runs, so that an old one may have it too: `whole` is for what cannot be
+    undone.
+    """
     try:
         return (await store.info(run)).run_id
     except NotFound as error:
         names = [info.run_id for info in await store.runs(RunFilter(limit=NEAR))]
         beginning = [name for name in names if name.startswith(run)]
-        if len(beginning) == 1 and run:
+        if len(beginning) == 1 and run and not whole:
             return beginning[0]
         near = beginning[:3] or get_close_matches(run, names, 3)
         hint = f"did you mean {', '.join(near)}?" if near else "`clew runs` lists them"

@@ -74,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 error, 2 usage, 3 waiting, 4 differs."""
     common = Common()
     args = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     spell_what_cannot_be_shown()
     _log_harmlessly()
     code: Any = DONE
@@ -88,8 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(err=True)  # behind the terminal's ^C
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has enough, as in `clew runs | head`; the interpreter must not find out again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _flushed()  # whoever read has enough, as in `clew runs | head`
     except Exception as error:  # noqa: BLE001
         return _told(error, common)
     return code if isinstance(code, int) else DONE
@@ -103,6 +103,23 @@ def _called(args: list[str], common: Common) -> Any:
         return shell_complete(clew, {"obj": common}, "clew", COMPLETE, os.environ[COMPLETE])
     with clew.make_context("clew", args, obj=common) as ctx:
         return clew.invoke(ctx)
+
+
+def _open_what_is_closed() -> None:
+    """As after `clew runs >&-`: Python has no stream there, and the next file that is opened would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 -- as long as the process
+
+
+def _flushed() -> OSError | None:
+    """Why the output cannot be written, if so; then the interpreter must not find out again at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 class Harmless(logging.Formatter):
@@ -131,6 +148,10 @@ def _told(error: Exception, common: Common) -> int:
     """The last handler: a sentence for the errors that Clew raises on purpose, and a way to more for any other."""
     if common.debug:
         click.echo(harmless("".join(traceback.format_exception(error)), lines=True), err=True)
+    unwritten = _flushed()
+    if unwritten is not None:
+        complain(f"the output cannot be written: {unwritten.strerror}", kind="OSError", as_json=common.json)
+        return ERROR
     if isinstance(error, ClewError):
         complain(str(error), kind=type(error).__name__, as_json=common.json)
         return USAGE if isinstance(error, UsageError) else ERROR

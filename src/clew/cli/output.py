@@ -2,12 +2,14 @@
 
 import io
 import json
-import shutil
+import os
 import sys
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -21,6 +23,9 @@ from clew.core.tickets import Ticket
 from clew.ports import RunInfo
 
 NARROW = 60
+DENSE = 8  # characters a column: no text has more marks on a letter
+USUAL = 80  # columns of a terminal that does not say
+JOINERS = "\u200c\u200d"  # words of Persian, families of emoji: they steer nothing
 EXACT = 10  # seconds below which fractions are of interest
 GAP = "  "
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -116,6 +121,8 @@ def harmless(text: str, *, lines: bool = False) -> str:
 def _is_shown(char: str, *, lines: bool) -> bool:
     if char in "\n\t":
         return lines
+    if char in JOINERS:
+        return True
     return unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
@@ -123,15 +130,33 @@ def _spelled(char: str) -> str:
     return "⏎" if char == "\n" else char.encode("unicode_escape").decode()
 
 
-def width() -> int | None:
+def width(*, err: bool = False) -> int | None:
     """Columns of the terminal; None if there is none, and lines are as long as they are."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        return None
+    said = os.environ.get("COLUMNS", "")
+    own = int(said) if said.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+    return own or USUAL
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal it takes: some characters take two, some none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
 def short(text: str, columns: int) -> str:
     """One line of it, and no more than that."""
-    text = harmless(text)
-    return text if len(text) <= columns else text[: max(columns - 1, 0)] + "…"
+    begin = harmless(text[: columns * DENSE])
+    if len(text) <= columns * DENSE and columns_of(begin) <= columns:
+        return begin
+    return begin[: bisect_right([*accumulate(map(_columns, begin))], columns - 1)] + "…"
 
 
 def say(text: str, *, err: bool = False, new_line: bool = True, **style: Any) -> None:
@@ -141,16 +166,30 @@ def say(text: str, *, err: bool = False, new_line: bool = True, **style: Any) ->
     click.echo(click.style(text, **style) if style and wanted(err=err) else text, err=err, nl=new_line)
 
 
-def print_columns(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[str | None]) -> None:
-    """Aligned; on a terminal the last column gives way, and a narrow one shows the first two only."""
-    columns = width()
-    keep = 2 if columns is not None and columns < NARROW else len(heads)
-    table = [[harmless(cell) for cell in row[:keep]] for row in (heads, *rows)]
-    widths = [max(len(row[place]) for row in table) for place in range(keep)]
-    for number, row in enumerate(table):
-        line = GAP.join([cell.ljust(size) for cell, size in zip(row, widths, strict=True)]).rstrip()
-        fg = None if number == 0 else colours[number - 1]
-        say(line if columns is None else short(line, columns), bold=number == 0, fg=fg)
+class Table:
+    """Rows under heads, a page at a time; on a terminal the last column gives way, and a narrow one shows two only."""
+
+    def __init__(self, heads: Sequence[str]) -> None:
+        self._columns = width()
+        self._keep = 2 if self._columns is not None and self._columns < NARROW else len(heads)
+        self._widths = [0] * self._keep
+        self._heads = [heads]
+
+    def print(self, rows: Sequence[Sequence[str]], colours: Sequence[str | None]) -> None:
+        """Aligned with the pages before, unless something in this one is longer."""
+        table = [[harmless(cell) for cell in row[: self._keep]] for row in (*self._heads, *rows)]
+        longest = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
+        self._widths = [*map(max, self._widths, longest)]
+        for row in table[: len(self._heads)]:
+            self._line(row, bold=True)
+        for row, colour in zip(table[len(self._heads) :], colours, strict=True):
+            self._line(row, fg=colour)
+        self._heads = []
+
+    def _line(self, row: Sequence[str], **style: Any) -> None:
+        padded = [cell + " " * (size - columns_of(cell)) for cell, size in zip(row, self._widths, strict=True)]
+        line = GAP.join(padded).rstrip()
+        say(line if self._columns is None else short(line, self._columns), **style)
 
 
 def local(at: int) -> str:

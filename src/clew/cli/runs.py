@@ -1,14 +1,16 @@
 """`clew runs`: the runs of a store, newest first."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
 
-from clew.cli.common import Common, perform, shared
-from clew.cli.output import COLOURS, ago, dollars, info_json, print_columns, print_json, say
+from clew.cli.common import Common, found, perform, shared
+from clew.cli.output import COLOURS, Table, ago, dollars, harmless, info_json, print_json, say
 from clew.ports import RunInfo
 
 HEADS = ("RUN", "STATUS", "AGENT", "TURNS", "CALLS", "COST", "STARTED", "THREAD", "WHY")
+PAGE = 100  # lines that are aligned together
 STATUSES = ("queued", "running", "waiting", "done", "quarantined")
 
 
@@ -30,19 +32,37 @@ def command(common: Common, /, limit: int, every: bool, thread: str | None, **wa
 
 async def _list(common: Common, wanted: dict[str, Any], limit: int | None) -> None:
     async with common.reading() as runtime:
-        found = runtime.runs(**wanted, limit=limit)
+        if wanted["after"] is not None:
+            wanted["after"] = await found(runtime.store, wanted["after"])
+        listed = runtime.runs(**wanted, limit=limit)
         if common.json:
-            async for info in found:
+            async for info in listed:
                 print_json(info_json(info))
-            return
-        page = [info async for info in found]
-        if not page:
-            say("no runs" if wanted["after"] is None else "no more runs", err=True)
-            return
-        now = runtime.store.now()
-        print_columns(HEADS, [_row(info, now) for info in page], [COLOURS.get(_status(info)) for info in page])
-        if len(page) == limit:
-            say(f"older ones: clew runs --after {page[-1].run_id}, or --all", err=True, dim=True)
+        else:
+            await _print(listed, runtime.store.now(), wanted["after"], limit)
+
+
+async def _print(listed: AsyncIterator[RunInfo], now: int, after: str | None, limit: int | None) -> None:
+    """A page at a time, however many there are."""
+    table = Table(HEADS)
+    page: list[RunInfo] = []
+    number, last = 0, None
+    async for info in listed:
+        page.append(info)
+        number, last = number + 1, info.run_id
+        if len(page) == PAGE:
+            _print_page(table, page, now)
+            page.clear()
+    if page:
+        _print_page(table, page, now)
+    if last is None:
+        say("no runs" if after is None else "no more runs", err=True)
+    elif number == limit:
+        say(harmless(f"older ones: the same with --after {last}, or with --all"), err=True, dim=True)
+
+
+def _print_page(table: Table, page: list[RunInfo], now: int) -> None:
+    table.print([_row(info, now) for info in page], [COLOURS.get(_status(info)) for info in page])
 
 
 def _status(info: RunInfo) -> str:

@@ -79,6 +79,7 @@ def schema(line: str | None = None) -> dict[str, Any]:
                 "wrong": TEXTS,
                 "rerun": COUNTS,
                 "doubts": WHOLE,
+                "calm": TEXT,
             }
         ),
         "error": _object({"error": _object({"kind": TEXT, "message": TEXT})}),

@@ -112,7 +112,7 @@ class Narrator:
 
 def print_line(line: Line, begun: int, *, err: bool = False) -> None:
     """The line under its time since the run began, cut where the terminal ends."""
-    columns = width() or UNCUT
+    columns = width(err=err) or UNCUT
     # A narrow terminal is for what happened; when is in --json.
     lead = f"{'+' + took((line.at - begun) / 1e6):>{OFFSET}} " if columns > OFFSET * 4 else ""
     indent = "" if line.head else "  "

@@ -12,6 +12,7 @@ from clew.cli.target import Target, function, load
 from clew.testing.crash import CrashReport, crash_points
 
 FOUND = 1
+GOOD = ("natural", "behavior_requested")
 
 
 @click.command(
@@ -49,6 +50,7 @@ def command(common: Common, target: str, input: str, agent: str | None, reset: s
                 "wrong": list(report.wrong),
                 "rerun": report.rerun,
                 "doubts": report.doubts,
+                "calm": report.calm,
             }
         )
     else:
@@ -91,6 +93,8 @@ class Progressing:
 
 def _print(report: CrashReport, *, checked: bool) -> None:
     say(f"{report.points} crash points, one trial each")
+    if report.calm not in GOOD:
+        say(harmless(f"  without a crash the run ends {report.calm}: is that what is to be tested?"), fg="yellow")
     for title, found in (
         ("ran twice", report.repeated),
         ("came out differently", report.differing),

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -17,9 +18,7 @@ from clew.errors import UsageError
 @dataclass(frozen=True)
 class Wish:
     targets: list[Target]
-    concurrency: int
-    lease: float
-    grace: float
+    options: dict[str, Any]  # concurrency, lease, grace: those that were given
 
 
 @click.command(
@@ -28,16 +27,12 @@ class Wish:
     "run is driven by one of them, and by another within the lease if that one dies.",
 )
 @click.argument("targets", nargs=-1, required=True)
-@click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Runs at a time.")
-@click.option(
-    "--lease", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds until others take over."
-)
-@click.option(
-    "--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds for steps to end."
-)
+@click.option("--concurrency", type=click.IntRange(min=1), show_default="100", help="Runs at a time.")
+@click.option("--lease", type=click.FloatRange(min=0.1), show_default="30", help="Seconds until others take over.")
+@click.option("--grace", type=click.FloatRange(min=0), show_default="10", help="Seconds for steps to end.")
 @shared
 @click.pass_obj
-def command(common: Common, targets: tuple[str, ...], concurrency: int, lease: float, grace: float) -> None:
+def command(common: Common, /, targets: tuple[str, ...], **given: float | None) -> None:
     """Drive the runs of these agents.
 
     SIGTERM and Ctrl-C drain: nothing more is started, what runs may end within the grace, every run is given back.
@@ -45,7 +40,8 @@ def command(common: Common, targets: tuple[str, ...], concurrency: int, lease: f
     """
     # Not before there is something to say; whoever asks must not kill it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    wish = Wish([load(text) for text in targets], concurrency, lease, grace)
+    options = {name: value for name, value in given.items() if value is not None}
+    wish = Wish([load(text) for text in targets], options)
     perform(_work(common, wish))
 
 
@@ -68,15 +64,21 @@ def _runtime(common: Common, wish: Wish) -> tuple[Runtime, str]:
     brought = [target for target in wish.targets if target.runtime is not None]
     if not brought:
         agents = [target.one_agent() for target in wish.targets]
-        runtime = Runtime(common.url, agents=agents, concurrency=wish.concurrency, lease=wish.lease, grace=wish.grace)
-        return runtime, common.url
-    if len(wish.targets) > 1 or common.store is not None:
-        raise UsageError(f"{brought[0].name} is a Runtime and brings agents and store: name it alone, without --store")
+        return Runtime(common.url, agents=agents, **wish.options), common.url
+    if len(wish.targets) > 1 or common.store is not None or wish.options:
+        raise UsageError(
+            f"{brought[0].name} is a Runtime and brings agents, store and options: name it alone, without --store, "
+            "--concurrency, --lease and --grace"
+        )
     return _as_it_is(brought[0]), brought[0].name
 
 
 def _as_it_is(target: Target) -> Runtime:
     assert target.runtime is not None
+    if not target.runtime.drives:
+        raise UsageError(f"{target.name} was made with drive=False and takes no run up: leave that out")
+    if not target.runtime.agents:
+        raise UsageError(f"{target.name} has no agents: give it those that it is to drive, agents=[…]")
     return target.runtime
 
 

@@ -54,6 +54,7 @@ class CrashReport(Struct, frozen=True):
     wrong: tuple[str, ...] = ()  # what `check` found in the outside world
     rerun: dict[str, int] = {}  # tools that a crash made run again, as they are declared to, and how often
     doubts: int = 0
+    calm: str = ""  # how the run ended without a crash
 
     @property
     def ok(self) -> bool:
@@ -221,7 +222,9 @@ async def crash_points(
             differing.append(str(point))
         if told is not None:
             told(number, len(points))
-    return CrashReport(len(points), tuple(repeated), tuple(differing), tuple(wrong), dict(rerun), doubts)
+    return CrashReport(
+        len(points), tuple(repeated), tuple(differing), tuple(wrong), dict(rerun), doubts, calm=expected.outcome
+    )
 
 
 class Outside:

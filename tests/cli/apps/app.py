@@ -6,6 +6,7 @@ What happens is written into `log.txt`; what is to be held waits until a file `g
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -51,6 +52,23 @@ class Held:
         yield ModelReply(parts=(Text("It rains in Oslo."),))
 
 
+SECTIONS = (("Once ", "upon "), ("a long time " * 200,) * 100, ("there was ", "a ball of thread."))
+SPEECH = "".join(map("".join, SECTIONS))
+
+
+class Lecture:
+    """A model with one long reply, each section of which is said when it is let."""
+
+    name = "lecture"
+
+    async def stream(self, request: ModelRequest, /) -> AsyncIterator[Fragment | ModelReply]:
+        for number, section in enumerate(SECTIONS):
+            await gate(f"section-{number}")
+            for piece in section:
+                yield Fragment("text", piece)
+        yield ModelReply(parts=(Text(SPEECH),))
+
+
 @tool(effect="read")
 def look(town: str = "Oslo") -> str:
     """What the sky is like."""
@@ -78,6 +96,26 @@ async def work(ctx: ToolContext[object], name: str) -> str:
     return f"worked on {name}"
 
 
+@tool
+async def strike(ctx: ToolContext[object]) -> str:
+    """Strike once: whether it did, nobody can say who was not there at the end."""
+    note("began", "strike", os.getpid())
+    await gate("strike")
+    return "struck"
+
+
+@tool(effect="idempotent", retries=1)
+def ring(ctx: ToolContext[object], bell: str) -> str:
+    """Ring a bell. Nobody answers at first."""
+    if ctx.attempt == 1:
+        raise ConnectionError("nobody answers")
+    return f"rang {bell}"
+
+
+def priced(text: str, cost: str) -> ModelReply:
+    return ModelReply(parts=(Text(text),), cost=Decimal(cost))
+
+
 class Weather(BaseModel):
     town: str
     sky: str
@@ -99,9 +137,15 @@ rogue = Agent(
     model=ScriptedModel([[f"Words: {ESCAPES}\n", call("curse")], [call("stumble")], f"Last: {ESCAPES}"]),
     tools=[curse, stumble],
 )
+lecturer = Agent("lecturer", model=Lecture())
+smith = Agent("smith", model=Noted([[call("strike")], "Done."]), tools=[strike])
+ringer = Agent(
+    "ringer", model=ScriptedModel([[call("ring", {"bell": "front"})], priced("It rang.", "0.0125")]), tools=[ring]
+)
 speechless = Agent("speechless", model=ScriptedModel([]))
 typed = Agent("typed", model=ScriptedModel(['{"town": "Oslo", "sky": "blue"}']), output_type=Weather)
 
 desk = Runtime("sqlite:///desk.db", agents=[meteo, clerk], grace=30)
-nobody = Runtime("sqlite:///desk.db", agents=[], drive=False)
+reader = Runtime("sqlite:///desk.db", agents=[meteo], drive=False)
+nobody = Runtime("sqlite:///desk.db", agents=[])
 number = 3

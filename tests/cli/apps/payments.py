@@ -43,3 +43,4 @@ def pay_badly(ctx: ToolContext[object], invoice: str) -> str:
 
 good = Agent("good", model=ScriptedModel(SCRIPT), tools=[pay_well])
 bad = Agent("bad", model=ScriptedModel(SCRIPT), tools=[pay_badly])
+namesake = good.replace(instructions="Be quick.")
