@@ -81,15 +81,28 @@ class Shell:
 
     def refused(self, code: int, *words: object, **environment: str) -> str:
         """What a command that fails says: one sentence as text, and the same as JSON; nothing on the output."""
-        plain = self.clew(*words, **environment)
-        as_json = self.clew(*words, "--json", **environment)
+        with (
+            over_pipes(self._command(*words), self.folder, self._environment(environment)) as first,
+            over_pipes(self._command(*words, "--json"), self.folder, self._environment(environment)) as second,
+        ):
+            plain, as_json = first.ended(), second.ended()
         assert (plain.code, as_json.code) == (code, code), (plain, as_json)
         assert (plain.out, as_json.out) == ("", "")
         assert "Traceback" not in plain.err
+        assert "\x1b" not in plain.err + as_json.err
         [error] = valid("error", [json.loads(line) for line in as_json.err.split("\n")[:-1]])
         message = str(error["error"]["message"])
         assert plain.err.startswith(("clew: ", "Usage: "))
         return message
+
+    def told(self, code: int, *words: object, **environment: str) -> str:
+        """The same as text alone, where it is enough that somebody else looks at the JSON."""
+        said = self.clew(*words, **environment)
+        assert (said.code, said.out) == (code, ""), said
+        assert "Traceback" not in said.err
+        assert "\x1b" not in said.err
+        assert said.err.startswith("clew: ")
+        return said.err.removeprefix("clew: ").removesuffix("\n")
 
     # --- the folder
 

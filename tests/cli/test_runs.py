@@ -109,13 +109,6 @@ def test_on_a_terminal_it_has_colours_and_lines_end_where_the_terminal_does(list
     assert "町" in lines[4]
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_no_colours_where_none_are_wanted(listed: Shell, environment: dict[str, str]) -> None:
-    said = listed.terminal("runs", **environment)
-    assert said.code == 0
-    assert "\x1b" not in said.out
-
-
 def test_a_terminal_20_columns_wide(listed: Shell) -> None:
     said = listed.terminal("runs", columns=20)
     lines = said.plain.split("\n")[:-1]

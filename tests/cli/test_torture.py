@@ -1,4 +1,4 @@
-"""`clew torture`: it finds the double payment that is planted in one example, and passes the one that is written well."""
+"""`clew torture`: it finds the double payment that is planted in one example, and passes the other."""
 
 import pytest
 

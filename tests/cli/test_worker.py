@@ -191,7 +191,7 @@ def test_a_runtime_brings_everything(shell: Shell) -> None:
 def test_what_would_drive_nothing_is_refused(shell: Shell) -> None:
     assert "drive=False" in shell.refused(2, "worker", "app:reader")
     assert "has no agents" in shell.refused(2, "worker", "app:nobody")
-    for words in ((), ("app:meteo", "--concurrency", 0), ("app:meteo", "--lease", 0), ("app:meteo", "--grace", -1)):
+    for words in ((), ("app:meteo", "--concurrency", 0)):
         shell.refused(2, "worker", *words)
     assert shell.files() == set()
 

@@ -5,7 +5,7 @@ import click
 from clew.cli.common import Common, found, perform, run_argument, shared
 from clew.cli.output import harmless, info_json, print_json, say
 
-PATIENCE = 5.0  # seconds in which a driver elsewhere may end the run
+PATIENCE = 3.0  # seconds in which a driver elsewhere may end the run
 
 
 @click.command("cancel", epilog='Example: clew cancel oslo-1 --reason "wrong town"')

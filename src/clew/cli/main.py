@@ -1,5 +1,6 @@
 """The command `clew`: its commands by name, each loaded when it is used, and the edge where errors become sentences."""
 
+import errno
 import io
 import logging
 import os
@@ -33,6 +34,7 @@ COMMANDS = {
 
 DONE, ERROR, USAGE, WAITING = 0, 1, 2, 3
 INTERRUPTED = 130  # as a shell says of what Ctrl-C ended
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMPLETE = "_CLEW_COMPLETE"  # what the completion scripts set
 
 
@@ -89,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(err=True)  # behind the terminal's ^C
         return INTERRUPTED
     except BrokenPipeError:
-        _flushed()  # whoever read has enough, as in `clew runs | head`
+        # Whoever read has enough, as in `clew runs | head`; the interpreter must not find out again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001
         return _told(error, common)
     return code if isinstance(code, int) else DONE
@@ -110,16 +113,6 @@ def _open_what_is_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 -- as long as the process
-
-
-def _flushed() -> OSError | None:
-    """Why the output cannot be written, if so; then the interpreter must not find out again at its exit."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return error
-    return None
 
 
 class Harmless(logging.Formatter):
@@ -148,16 +141,11 @@ def _told(error: Exception, common: Common) -> int:
     """The last handler: a sentence for the errors that Clew raises on purpose, and a way to more for any other."""
     if common.debug:
         click.echo(harmless("".join(traceback.format_exception(error)), lines=True), err=True)
-    unwritten = _flushed()
-    if unwritten is not None:
-        complain(f"the output cannot be written: {unwritten.strerror}", kind="OSError", as_json=common.json)
-        return ERROR
     if isinstance(error, ClewError):
         complain(str(error), kind=type(error).__name__, as_json=common.json)
         return USAGE if isinstance(error, UsageError) else ERROR
-    complain(
-        f"{type(error).__name__}: {error} (a bug in Clew, or in code of yours; --debug shows where)",
-        kind=type(error).__name__,
-        as_json=common.json,
-    )
+    said = f"{type(error).__name__}: {error} (a bug in Clew, or in code of yours; --debug shows where)"
+    if isinstance(error, OSError) and error.errno in FULL:
+        said = f"the output cannot be written: {error.strerror}"  # a store says in its own words what is wrong with it
+    complain(said, kind=type(error).__name__, as_json=common.json)
     return ERROR

@@ -76,16 +76,15 @@ def function(text: str, of: Target) -> Any:
 
 
 def _module(place: str, text: str) -> ModuleType:
-    path = Path(place)
-    is_file = place.endswith(".py") or os.sep in place
-    if is_file and not path.is_file():
-        raise UsageError(f"{text!r}: there is no file {place}")
-    folder, name = (path.resolve().parent, path.stem) if is_file else (Path.cwd(), place)
+    path = Path(place) if place.endswith(".py") or os.sep in place else None
+    folder, name = (Path.cwd(), place) if path is None else _file(path, text)
+    if name.startswith("."):
+        raise UsageError(f"{text!r} names no module: {FORM}")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     imported = attempt_sync(importlib.import_module, name)
     if not isinstance(imported, Raised):
-        if is_file and not _is_of(imported.value, path):
+        if path is not None and not _is_of(imported.value, path):
             raise UsageError(
                 f"{text!r}: another module is called {name!r}, such as one of Python's own: rename the file"
             )
@@ -97,6 +96,15 @@ def _module(place: str, text: str) -> ModuleType:
     if missing is not None and (name == missing or name.startswith(f"{missing}.")):
         raise UsageError(f"there is no module {name!r} here: {FORM}") from error
     raise UsageError(_told(name, error)) from error
+
+
+def _file(path: Path, text: str) -> tuple[Path, str]:
+    """Where to look for the module of a file, and what it is called there."""
+    if not path.is_file():
+        raise UsageError(f"{text!r}: there is no file {path}")
+    if "." in path.stem:
+        raise UsageError(f"{text!r}: a module's name has no dot in it: rename the file")
+    return path.resolve().parent, path.stem
 
 
 def _is_of(module: ModuleType, path: Path) -> bool:
