@@ -187,6 +187,11 @@ class Runtime(Reading):
         for agent in agents:
             self._know(agent)
 
+    def __repr__(self) -> str:
+        how = "closed" if self._closed else "open" if self._opened else "not open"
+        does = f"drives {', '.join(self.agents) or 'no agents'}" if self._drives else "drives nothing"
+        return f"<Runtime {how}, {does}, on {self.store!r}>"
+
     async def __aenter__(self) -> Self:
         return await self.open()
 

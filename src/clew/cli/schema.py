@@ -22,7 +22,7 @@ COUNTS = {"type": "object", "additionalProperties": WHOLE}
 LINES = ("demo", "run", "runs", "show", "watch", "watch-all", "cancel", "worker", "torture", "error")
 
 
-@click.command("schema", epilog="Example: clew schema runs")
+@click.command("schema", short_help="Print what --json prints, as JSON Schema.", epilog="Example: clew schema runs")
 @click.argument("line", type=click.Choice(LINES), required=False)
 @shared
 def command(line: str | None) -> None:

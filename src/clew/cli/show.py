@@ -13,7 +13,11 @@ from clew.core.state import Call, State
 from clew.ports import LeaseInfo, RunInfo
 
 
-@click.command("show", epilog="Example: clew show oslo-1. The beginning of an id will do while only one run has it.")
+@click.command(
+    "show",
+    short_help="Show one run as a timeline.",
+    epilog="Example: clew show oslo-1. The beginning of an id will do while only one run has it.",
+)
 @run_argument
 @shared
 @click.pass_obj

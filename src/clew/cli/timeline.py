@@ -48,7 +48,7 @@ class Narrator:
                 yield from self._replied(entry)
             case e.ModelFailed():
                 again = "" if entry.retry_at is None else f", tried again in {_between(entry.at, entry.retry_at)}"
-                text = f"{entry.model or 'the model'} failed: {entry.class_}: {entry.message}{again}"
+                text = f"{entry.model or 'the model'} failed: {_error(entry)}{again}"
                 yield Line(entry.at, "!", text, "yellow" if again else "red")
             case e.CallJudged():
                 reason = f": {entry.reason}" if entry.reason else ""
@@ -96,7 +96,7 @@ class Narrator:
 
     def _failed(self, entry: e.ToolFailed) -> Iterator[Line]:
         again = "" if entry.retry_at is None else f", tried again in {_between(entry.at, entry.retry_at)}"
-        text = f"{self._ended(entry)}: {entry.class_}: {entry.message}{again}"
+        text = f"{self._ended(entry)}: {_error(entry)}{again}"
         yield Line(entry.at, "✗", text, "yellow" if again else "red")
 
     def _ended(self, entry: e.ToolReturned | e.ToolFailed) -> str:
@@ -133,6 +133,12 @@ def _finished(entry: e.RunFinished) -> Line:
     text = f"{entry.outcome}{': ' + detail if detail else ''} ({', '.join(filter(None, facts))})"
     good = entry.outcome.kind in ("completed", "requested")
     return Line(entry.at, "●", text, "green" if good else "red", head=True)
+
+
+def _error(entry: e.ModelFailed | e.ToolFailed) -> str:
+    """Class and message; of an exception that nobody foresaw the message begins with its class."""
+    known = entry.message.startswith(f"{entry.class_}:")
+    return entry.message if known else f"{entry.class_}: {entry.message}"
 
 
 def _messages(messages: tuple[Message, ...]) -> str:

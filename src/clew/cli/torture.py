@@ -17,7 +17,8 @@ GOOD = ("natural", "behavior_requested")
 
 @click.command(
     "torture",
-    epilog='Example: clew torture examples/payments.py:agent "Pay all invoices" --reset reset --check paid_once. '
+    short_help="Crash an agent wherever a crash can fall.",
+    epilog='Example: clew torture examples/payments_good.py:agent "Pay the invoices" --reset reset --check check. '
     "Crashes are simulated in this process, in a store in memory: use a scripted model, or one that costs little.",
 )
 @click.argument("target")
@@ -31,7 +32,8 @@ GOOD = ("natural", "behavior_requested")
 @click.option(
     "--check",
     metavar="NAME",
-    help="A function of the module that looks at the outside world after each trial: what it raises is a finding.",
+    help="A function of the module that looks at the outside world after each trial: what it raises, or returns, "
+    "is a finding.",
 )
 @shared
 @click.pass_obj

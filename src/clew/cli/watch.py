@@ -10,7 +10,11 @@ from clew.cli.output import harmless, print_json, say
 from clew.cli.timeline import Narrator
 
 
-@click.command("watch", epilog="Example: clew watch oslo-1, in a second terminal. Ctrl-C stops watching, not the run.")
+@click.command(
+    "watch",
+    short_help="Follow a run as it happens, anywhere.",
+    epilog="Example: clew watch oslo-1, in a second terminal. Ctrl-C stops watching, not the run.",
+)
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--after", metavar="SEQ", default=0, type=click.IntRange(min=0), help="Only what follows this entry.")
 @click.option(

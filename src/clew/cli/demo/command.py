@@ -31,7 +31,11 @@ class DemoFailed(ClewError):
     """A process of the demo did not do what it was started for."""
 
 
-@click.command("demo", epilog="Example: clew demo --keep ./clew-demo. It takes about ten seconds.")
+@click.command(
+    "demo",
+    short_help="See an agent killed, and nothing lost.",
+    epilog="Example: clew demo --keep ./clew-demo. It takes about ten seconds.",
+)
 @click.option(
     "--keep",
     metavar="FOLDER",
@@ -189,7 +193,8 @@ class Story:
             self._say(f"  {line}", "cyan")
         self._say("")
         self._say(
-            "Your own agent: docs/first-hour.md, `clew run --help`. How to crash it on purpose: `clew torture --help`."
+            "Your own agent: `clew run --help`, and docs/first-hour.md in the source. How to crash it on purpose: "
+            "`clew torture --help`."
         )
 
     # --- what is shown

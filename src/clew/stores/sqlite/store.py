@@ -63,6 +63,9 @@ class SqliteStore:
         self._renewals = threading.Lock()
         self._renewing: sqlite3.Connection | None = None
 
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r})"
+
     @property
     def relay(self) -> Relay:
         return self._side_files
