@@ -171,6 +171,7 @@ def over_pipes(command: list[str], folder: Path, environment: Mapping[str, str],
         stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=_hear_ctrl_c,
     )
     if process.stdin is not None:
         process.stdin.write((text or "").encode())
@@ -201,5 +202,11 @@ def on_terminal(command: list[str], folder: Path, environment: Mapping[str, str]
     return Running(process, {"out": ours})
 
 
+def _hear_ctrl_c() -> None:
+    """Whoever runs the tests in the background ignores SIGINT, and what he starts would do so too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _take_terminal() -> None:
+    _hear_ctrl_c()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
