@@ -4,6 +4,9 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -94,9 +97,29 @@ def test_one_that_is_locked_says_by_whom_and_one_that_is_being_written_can_be_re
     assert shell.clew("runs", "--store", "sqlite:///closed.db").code == 0
 
 
+UNPRIVILEGED = """
+import os, sys
+import clew.cli.runs, clew.stores.sqlite
+from clew.cli.main import main
+
+# What is loaded later belongs to somebody else, who may not let us read it.
+if os.getuid() == 0:
+    os.setuid(65534)
+sys.argv = ["clew", "runs", "--store", sys.argv[1]]
+main()
+"""
+
+
 def test_one_that_may_not_be_written(shell: Shell) -> None:
     shell.accept(app.meteo, "r")
-    shell.store.chmod(0o444)
-    if os.access(shell.store, os.W_OK):
-        pytest.skip("whoever runs this may write everything")
-    assert "is read-only for this process" in shell.refused(1, "runs")
+    # Not under tmp_path, which only its owner may enter.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "clew.db"
+        shutil.copy(shell.store, path)
+        path.chmod(0o444)
+        command = [sys.executable, "-c", UNPRIVILEGED, f"sqlite:///{path}"]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "is read-only for this process: allow it to write" in said.stderr
+    assert "Traceback" not in said.stderr
