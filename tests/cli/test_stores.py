@@ -1,6 +1,5 @@
 """Stores that cannot be used: what is wrong, and what to do about it."""
 
-import os
 import re
 import shutil
 import sqlite3
@@ -99,14 +98,14 @@ def test_one_that_is_locked_says_by_whom_and_one_that_is_being_written_can_be_re
 
 UNPRIVILEGED = """
 import os, sys
-import clew.cli.runs, clew.stores.sqlite
+import encodings.ascii, clew.cli.runs, clew.stores.sqlite
 from clew.cli.main import main
 
 # What is loaded later belongs to somebody else, who may not let us read it.
 if os.getuid() == 0:
     os.setuid(65534)
 sys.argv = ["clew", "runs", "--store", sys.argv[1]]
-main()
+sys.exit(main())
 """
 
 
