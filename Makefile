@@ -69,6 +69,10 @@ crash: $(READY) ## Real processes on real files, killed at drawn instants; ARGS=
 race: $(READY) ## Messages and cancels from another process at every instant around the end of a run; ARGS="--help"
 	@$(BIN)/python -m tests.crash.race $(ARGS)
 
+.PHONY: payments
+payments: $(READY) ## Payments by processes that are killed and frozen, held against the book of a bank; ARGS="--help"
+	@$(BIN)/python -m tests.crash.payments $(ARGS)
+
 .PHONY: bench
 bench: $(PEERS)/.ready ## Clew, the floor and a peer, interleaved; ARGS="--help"
 	@$(PEERS)/bin/python -m bench.run $(ARGS)

@@ -15,6 +15,7 @@ ClewError
 │   └── RunFailed         because the run ended otherwise
 ├── ToolError             a tool tells the model what went wrong
 │   └── Rejected          a question was turned down or expired
+├── StepFailed            a step inside a tool failed before, and is not run again
 ├── Fatal                 a tool ends the run
 ├── ModelError            a model could not reply
 ├── StoreUnavailable      the store cannot be reached now: try later
@@ -109,6 +110,10 @@ class ToolError(ClewError):
 
 class Rejected(ToolError):
     """A question was turned down, or nobody answered in time."""
+
+
+class StepFailed(ClewError):
+    """A recorded step inside a tool failed when it ran: the tool runs again, and is told the same once more."""
 
 
 class Fatal(ClewError):

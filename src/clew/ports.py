@@ -241,7 +241,9 @@ class Batch(Struct, frozen=True, kw_only=True, gc=False):
     `taken`: letters that became entries; one withdrawn or changed since `inbox_seen` refuses the batch (InboxMoved).
     `posts`: letters to other runs; what is posted to a run that is finished, pruned or unknown is dropped: the sender
     goes on whatever became of the other. `starts` are made before `heads` move, and those before the run's own end is
-    seen. A batch that holds run_finished gives the lease up, whatever `lease` says, and lets the thread's queue go on.
+    seen. `tickets`: the rows of those that are opened, with what the journal says of their calls; a ticket that has a
+    row keeps it. A batch that holds run_finished gives the lease up, whatever `lease` says, and lets the thread's queue
+    go on.
     """
 
     run: str
@@ -255,6 +257,7 @@ class Batch(Struct, frozen=True, kw_only=True, gc=False):
     heads: tuple[HeadMove, ...] = ()
     blobs: Mapping[Digest, bytes] = {}
     projection: Projection | None = None
+    tickets: tuple[Ticket, ...] = ()
     lease: Literal["keep", "release"] = "keep"
 
 
@@ -303,6 +306,7 @@ class TicketFilter(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     thread_id: str | None = None
     kind: str | None = None
+    ticket: str | None = None
     closed: bool = False
     limit: int = 100
     after: str | None = None
@@ -408,6 +412,10 @@ class Store(Protocol):
         ...
 
     async def lease(self, run: str) -> LeaseInfo: ...
+    async def is_gone(self, owner: Owner) -> bool:
+        """Whether a process is known to be dead, so that nothing it started goes on."""
+        ...
+
     async def read(self, run: str, after: int = 0, until: int | None = None) -> list[Entry]: ...
     async def read_raw(self, run: str, after: int = 0) -> list[bytes]: ...
     async def entries_since(self, cursor: str | None, limit: int = 500) -> tuple[list[tuple[str, Entry, str]], str]:

@@ -1,11 +1,11 @@
-"""What tools are handed: facts, verbs that a later release performs, state keys."""
+"""What tools are handed: facts, verbs that the runtime performs, state keys."""
 
 from typing import Any
 
 import pytest
 
 from clew import RunContext, StateKey, ToolContext, ToolOutput
-from clew.agent import LaterVerbs
+from clew.agent import NoVerbs
 from clew.errors import Unsupported, UsageError
 from clew.testing import tool_context
 from clew.tools import Done, NotDone, Unknown
@@ -46,25 +46,37 @@ def test_frozen() -> None:
         ("once_step", ("name", print)),
         ("ask", ("Sure?", bool)),
         ("sleep", (1,)),
-        ("run", (None, "x")),
-        ("background", (None,)),
         ("note", ("kind", 1)),
     ],
 )
+async def test_verbs_are_for_the_body_of_a_tool(verb: str, args: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError, match=f"ctx.{verb} is for the async body of a tool"):
+        await getattr(tool_context(None), verb)(*args)
+
+
+def test_a_plain_context_asks_for_no_end() -> None:
+    with pytest.raises(UsageError, match=r"ctx.end is for the async body of a tool"):
+        tool_context(None).end()
+
+
+@pytest.mark.parametrize(("verb", "args"), [("run", (None, "x")), ("background", (None,))])
 async def test_verbs_of_a_later_release_say_which(verb: str, args: tuple[Any, ...]) -> None:
     with pytest.raises(Unsupported, match=f"ctx.{verb} comes with the release on"):
         await getattr(tool_context(None), verb)(*args)
 
 
-def test_state_of_a_later_release() -> None:
+def test_state_of_a_plain_context_is_empty_and_stays_so() -> None:
     state = tool_context(None).state
-    for use in (lambda: state[KEY], lambda: KEY in state, lambda: state.update(KEY, [])):
-        with pytest.raises(Unsupported, match=r"ctx.state comes with the release on tools"):
-            use()
+    assert state[KEY] == []
+    assert KEY not in state
+    with pytest.raises(UsageError, match=r"state key 'n' has no value yet, and no default"):
+        state[StateKey("n", int)]
+    with pytest.raises(UsageError, match=r"ctx.state.update is for the async body of a tool"):
+        state.update(KEY, ["a"])
 
 
 async def test_verbs_go_to_what_the_runtime_gave() -> None:
-    class Verbs(LaterVerbs):
+    class Verbs(NoVerbs):
         async def step(self, name: str, effect: str, fn: Any, args: Any, kwargs: Any) -> Any:
             return name, effect, fn(*args, **kwargs)
 

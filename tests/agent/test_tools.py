@@ -327,7 +327,7 @@ class TestDump:
     @pytest.mark.parametrize("value", [object(), {"x": lambda: 1}, b"\xff", Exception("x")])
     def test_what_cannot_be_dumped_is_named(self, value: object) -> None:
         with pytest.raises(
-            UsageError, match=r"tool 'weather' returned a \w+, which cannot be dumped as JSON .*: return text"
+            UsageError, match=r"tool 'weather' returned a value of type \w+, which cannot be dumped .*: return text"
         ):
             weather.dump(value)
 

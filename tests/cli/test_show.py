@@ -117,8 +117,13 @@ def test_at_work_killed_and_in_doubt(shell: Shell) -> None:
     now, call = shell.clew("show", "r").lines[-2:]
     assert now.startswith("now: nobody drives it")
     assert call.startswith("  1.tool.1 strike: in doubt")
+    asked = shell.clew("run", "app:smith", "Go", "--run-id", "r")
+    assert (asked.code, "r waits: doubt" in asked.err) == (3, True)
+    assert "asks: clew decide r/1.tool.1" in shell.clew("show", "r").out
+    assert shell.clew("decide", "r/1.tool.1", "respond", '"struck"', "--by", "ada").code == 0
     assert shell.clew("run", "app:smith", "Go", "--run-id", "r").out == "Done.\n"
     told = shell.clew("show", "r").out
+    assert "1.tool.1 answered: struck by ada" in told
     assert "↻ taken up by" in told
     assert "? 1.tool.1 strike was in doubt" in told
     assert len(shell.log("began")) == 1

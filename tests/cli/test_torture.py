@@ -36,8 +36,8 @@ def test_as_json_it_is_one_report(shop: Shell) -> None:
     words = ("Pay the invoices", *LOOK)
     [bad] = shop.json("torture", "torture", f"{BAD}:agent", *words, code=1, TMPDIR="tmp")
     assert (bad["ok"], bad["repeated"], bad["differing"], bad["calm"]) == (False, [], [], "natural")
-    assert len(bad["wrong"]) == 6
-    assert bad["rerun"] == {"pay": 6}
+    assert len(bad["wrong"]) == 9
+    assert bad["rerun"] == {"pay": 9}
     [good] = shop.json("torture", "torture", f"{GOOD}:agent", *words, TMPDIR="tmp")
     assert (good["ok"], good["wrong"], good["points"]) == (True, [], bad["points"])
 

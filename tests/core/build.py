@@ -1,17 +1,19 @@
 """Small builders: a test says what it is about, and the rest of a journal is filled in here."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
 from clew.core import entries as e
-from clew.core.effects import CallModel, CallTool, Close, Effect, Finish, Record
+from clew.core.effects import NOWHERE, CallModel, CallTool, Close, Effect, Finish, Here, Record
 from clew.core.entries import Entry
 from clew.core.messages import Message, Part, Text, ToolCall, Usage
 from clew.core.rules import next_effects
 from clew.core.spec import AgentSpec, ToolSpec
 from clew.core.state import Call, Known, State, apply, fold
+from clew.core.steps import call_of
+from clew.core.tickets import Decision
 
 RUN = "run_1"
 FP = "sha256:agent"
@@ -22,10 +24,19 @@ TOOLS = (
     ToolSpec(name="pay", effect="once"),
     ToolSpec(name="alone", effect="read", sequential=True),
     ToolSpec(name="gated", effect="read", needs_approval=True),
+    ToolSpec(name="wire", effect="once", on_doubt="report"),
+    ToolSpec(name="order", effect="once", on_doubt="retry"),
+    ToolSpec(name="charge", effect="once", verifies=True, retries=1),
+    ToolSpec(name="ship", effect="once", steps_only=True),
+    ToolSpec(name="patient", effect="once", needs_approval=True, expires=60, on_expire="escalate"),
 )
+SCREEN = ToolSpec(name="screen", client=True)
 SPEC = AgentSpec(name="clerk", tools=TOOLS)
 TYPED = AgentSpec(name="clerk", tools=TOOLS, output_schema={"type": "integer"})
-KNOWN = Known(specs={FP: SPEC, "sha256:typed": TYPED})
+WATCHED = AgentSpec(name="clerk", tools=TOOLS, middleware=("audit",))
+GUARDED = AgentSpec(name="clerk", tools=TOOLS, policy=("deny('shell')",))
+STOPS = {f"sha256:{mode}": AgentSpec(name="clerk", tools=TOOLS, on_tool_error=mode) for mode in ("stop", "2")}
+KNOWN = Known(specs={FP: SPEC, "sha256:typed": TYPED, "sha256:watched": WATCHED, "sha256:guarded": GUARDED, **STOPS})
 
 
 def started(text: str | None = "go", **fields: Any) -> e.RunStarted:
@@ -67,12 +78,64 @@ def judged(step: str, verdict: str, **fields: Any) -> e.CallJudged:
     return e.CallJudged(**{"step": step, "call": step, "tool": "look", "verdict": verdict, "rule": "r1", **fields})
 
 
-def doubted(step: str, finding: str = "unknown", how: str = "policy") -> e.DoubtResolved:
-    return e.DoubtResolved(step=step, call=step, how=how, finding=finding, rule="report")  # type: ignore[arg-type]
+def resolved(step: str, how: str = "policy", finding: str = "unknown", rule: str = "report") -> e.DoubtResolved:
+    return e.DoubtResolved(step=step, call=call_of(step), how=how, finding=finding, rule=rule)  # type: ignore[arg-type]
+
+
+def raised(step: str, message: str = "cut off", **fields: Any) -> e.ToolFailed:
+    """An attempt of which nobody knows what it has done."""
+    return failed(step, message, **{"class_": "timeout", "final": False, "source": "doubt", **fields})
+
+
+def late(step: str, value: Any = None, **fields: Any) -> e.LateResultReceived:
+    return e.LateResultReceived(step=step, call=call_of(step), from_epoch=1, value=value, **fields)
+
+
+def began(step: str, **fields: Any) -> e.StepStarted:
+    name = step.partition(":")[2]
+    return e.StepStarted(**{"step": step, "call": call_of(step), "name": name, "effect": "once", "fn": "f", **fields})
+
+
+def told_step(step: str, value: Any = None, **fields: Any) -> e.StepRecorded:
+    name = step.partition(":")[2]
+    made = {"step": step, "call": call_of(step), "name": name, "effect": "once", "fn": "f", "value": value, **fields}
+    return e.StepRecorded(**made)
+
+
+def ticket(name: str, kind: str = "approval", **fields: Any) -> e.TicketOpened:
+    call = name.partition("~")[0]
+    return e.TicketOpened(**{"step": call, "ticket": name, "ticket_kind": kind, "call": call, **fields})
+
+
+def asks(step: str, ticket: str, **fields: Any) -> e.TicketOpened:
+    """A body lets go at a question."""
+    made = {"step": step, "ticket": ticket, "ticket_kind": "question", "call": call_of(step), **fields}
+    return e.TicketOpened(**made)
+
+
+def sleeps(step: str, due: int) -> e.TimerSet:
+    return e.TimerSet(step=step, timer=step, due=due)
+
+
+def fired(step: str) -> e.TimerFired:
+    return e.TimerFired(step=step, timer=step)
+
+
+def decided(ticket: str, decision: Decision, **fields: Any) -> e.DecisionMade:
+    return e.DecisionMade(**{"ticket": ticket, "decision_id": f"d-{ticket}", "decision": decision, **fields})
+
+
+def closed(ticket: str, applied: str | None, why: str = "expired") -> e.TicketClosed:
+    return e.TicketClosed(ticket=ticket, why=why, applied=applied)  # type: ignore[arg-type]
 
 
 def said(text: str, **fields: Any) -> e.MessagesReceived:
     return e.MessagesReceived(messages=(Message.user(text),), **fields)
+
+
+def together(*entries: Entry) -> list[Entry]:
+    """Of one commit."""
+    return [replace(entry, batch=-1) for entry in entries]
 
 
 def journal(*entries: Entry, start: int = 1, epoch: int = 0) -> list[Entry]:
@@ -81,7 +144,9 @@ def journal(*entries: Entry, start: int = 1, epoch: int = 0) -> list[Entry]:
     for seq, entry in enumerate(entries, start=start):
         if isinstance(entry, e.DriverAttached):
             epoch = entry.epoch
-        placed.append(replace(entry, seq=seq, batch=seq, at=entry.at or seq * 1000, epoch=epoch))
+        joins = entry.batch == -1 and bool(placed) and entries[seq - start - 1].batch == -1
+        batch = placed[-1].batch if joins else seq
+        placed.append(replace(entry, seq=seq, batch=batch, at=entry.at or seq * 1000, epoch=epoch))
     return placed
 
 
@@ -101,14 +166,19 @@ def running(*entries: Entry, **fields: Any) -> State:
     return folded(started(**fields), attached(), *entries)
 
 
+def watched(*entries: Entry, **fields: Any) -> State:
+    """A run of an agent with middleware."""
+    return running(*entries, **{"fingerprint": "sha256:watched", **fields})
+
+
 def only(effects: Iterable[Effect]) -> Effect:
     (effect,) = effects
     return effect
 
 
-def recorded(state: State) -> Entry:
+def recorded(state: State, here: Here = NOWHERE) -> Entry:
     """The one thing that is to be written down."""
-    effect = only(next_effects(state))
+    effect = only(next_effects(state, here))
     assert isinstance(effect, Record)
     return effect.entry
 
@@ -120,17 +190,21 @@ def finish(state: State) -> e.RunFinished:
 
 
 def settle(state: State) -> State:
-    """The state once everything is written down that needs no outside work."""
+    """The state once everything is written down that needs no outside work and no patience."""
     while True:
-        entries = [x.entry for x in next_effects(state) if isinstance(x, Record | Close | Finish)]
+        entries = [effect.entry for effect in next_effects(state) if follows(effect)]
         if not entries:
             return state
         state = then(state, *entries)
 
 
-def steps(state: State) -> list[str]:
+def follows(effect: Effect) -> TypeGuard[Record | Close | Finish]:
+    return isinstance(effect, Close | Finish) or (isinstance(effect, Record) and effect.not_before is None)
+
+
+def steps(state: State, here: Here = NOWHERE) -> list[str]:
     """What is to be performed now."""
-    return [effect.step for effect in next_effects(state) if isinstance(effect, CallModel | CallTool)]
+    return [effect.step for effect in next_effects(state, here) if isinstance(effect, CallModel | CallTool)]
 
 
 def open_call(state: State) -> Call:

@@ -13,15 +13,17 @@ from clew.core.outcomes import Cancelled, Completed
 from clew.core.rules import next_effects
 from clew.core.snapshots import restored, snapshot
 from clew.core.state import Known, State, apply, fold, rebase
-from clew.core.tickets import Approve
+from clew.core.tickets import Approve, Reject
 from clew.errors import JournalCorrupt
 from tests.core.build import (
     FP,
     KNOWN,
     RUN,
+    asks,
     attached,
+    began,
     call,
-    doubted,
+    decided,
     failed,
     folded,
     intent,
@@ -29,6 +31,7 @@ from tests.core.build import (
     judged,
     recorded,
     reply,
+    resolved,
     retried,
     returned,
     running,
@@ -39,6 +42,7 @@ from tests.core.build import (
     steps,
     then,
     told,
+    told_step,
 )
 
 NEXT = "run_2"
@@ -154,8 +158,8 @@ def test_an_open_call_is_not_yet_judged_in_the_new_run() -> None:
     )
     state = on(base, text=None)
     first, second, third = state.calls
-    assert (first.judged, first.tickets, first.failures, first.retry_at, first.intent) == (None, (), 0, None, None)
-    assert first.steps == ()
+    assert (first.judged, first.waits, first.failures, first.retry_at, first.intent) == (None, (), 0, None, None)
+    assert (first.steps, first.in_doubt) == ((), False)
     assert not second.in_doubt
     assert third.answer is not None
     assert steps(state) == ["1.tool.1"]
@@ -165,14 +169,39 @@ def test_an_open_call_is_not_yet_judged_in_the_new_run() -> None:
 
 
 @pytest.mark.proves("B2")
-@pytest.mark.parametrize("found", [(), (attached(2),), (attached(2), doubted("1.tool.1"))])
-def test_an_intent_without_a_result_is_in_doubt_in_the_new_run_too(found: tuple[Entry, ...]) -> None:
-    base = running(reply(call("1.tool.1", "pay")), intent("1.tool.1"), *found)
+@pytest.mark.parametrize(
+    "found",
+    [(), (attached(2),), (attached(2), resolved("1.tool.1")), (asks("1.tool.1:who", "1.tool.1"),)],
+    ids=["running", "crashed", "told", "waiting"],
+)
+@pytest.mark.parametrize("many", [0, 30], ids=["early", "late"])
+def test_an_intent_without_a_result_is_in_doubt_in_the_new_run_too(found: tuple[Entry, ...], many: int) -> None:
+    remarks = [e.Noted(note_kind="n")] * many  # the base's places are none in the new journal
+    base = running(reply(call("1.tool.1", "pay")), *remarks, intent("1.tool.1"), *found)
     state = on(base, text=None)
     assert steps(state) == []
-    assert recorded(state) == doubted("1.tool.1")
-    again = on(replace(state, run="run_1b"), text=None)
-    assert recorded(again) == doubted("1.tool.1")
+    assert_asked(state)
+    assert_asked(on(replace(state, run="run_1b"), text=None))
+
+
+def assert_asked(state: State) -> None:
+    """Somebody is asked once, and nothing else is done."""
+    entry = recorded(state)
+    assert isinstance(entry, e.TicketOpened)
+    assert (entry.ticket_kind, entry.ticket) == ("doubt", "1.tool.1")
+    state = then(state, entry)
+    assert next_effects(state) == ()
+    assert recorded(then(state, decided(entry.ticket, Reject()))) == resolved(
+        "1.tool.1", "decision", "not_done", "reject"
+    )
+
+
+@pytest.mark.proves("B2", "T5")
+def test_so_is_a_call_with_a_once_step_that_never_reported() -> None:
+    body = (began("1.tool.1:mail"), told_step("1.tool.1:fetch"))
+    assert_asked(on(running(reply(call("1.tool.1", "send")), *body), text=None))
+    harmless = began("1.tool.1:mail", effect="idempotent")
+    assert steps(on(running(reply(call("1.tool.1", "send")), harmless), text=None)) == ["1.tool.1"]
 
 
 @pytest.mark.proves("B3")

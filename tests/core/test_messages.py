@@ -128,3 +128,11 @@ def test_equal_transcripts() -> None:
 
 def test_results_on_the_wire() -> None:
     assert msgspec.json.encode(ToolResult("c", None, True)) == b'{"kind":"tool_result","call":"c","is_error":true}'
+
+
+def test_a_call_with_other_arguments_is_the_same_call() -> None:
+    asked = ToolCall("1.tool.1", "p", "pay", '{"n": 1}')
+    changed = asked.with_args({"n": 2, "why": "é"})
+    assert (changed.call, changed.provider_id, changed.args) == ("1.tool.1", "p", {"n": 2, "why": "é"})
+    with pytest.raises(UsageError, match="arguments of 'pay'"):
+        asked.with_args({"n": b"1"})

@@ -5,37 +5,26 @@ from decimal import Decimal
 import pytest
 
 from clew.core import entries as e
-from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Finish, Record
+from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Finish, Here, Record, RunHooks
 from clew.core.limits import Limits
 from clew.core.messages import Usage
 from clew.core.outcomes import Blocked, Cancelled, Completed, Failed, Requested, Stopped
-from clew.core.rules import (
-    CANCELLED,
-    CUT_OFF,
-    NOBODY_TO_ASK,
-    NOT_RUN_ENDING,
-    NOT_RUN_REJOINED,
-    PARALLEL_CALLS,
-    UNKNOWN_OUTCOME,
-    arguments,
-    call_digest,
-    next_effects,
-)
-from clew.core.spec import ToolSpec
+from clew.core.proceeding import CUT_OFF, NOT_RUN_REJOINED, UNKNOWN_OUTCOME, call_digest
+from clew.core.rules import CANCELLED, NOT_RUN_ENDING, PARALLEL_CALLS, next_effects
 from clew.core.state import State
+from clew.core.steps import INPUT_STEP
 from clew.core.values import digest
 from tests.core.build import (
     RUN,
+    TOOLS,
     attached,
     call,
-    doubted,
     failed,
     finish,
     folded,
     intent,
     judged,
     only,
-    open_call,
     recorded,
     reply,
     retried,
@@ -47,6 +36,7 @@ from tests.core.build import (
     steps,
     then,
     told,
+    watched,
 )
 
 
@@ -176,7 +166,10 @@ def test_an_unknown_tool_is_an_error_result_that_names_the_known_ones() -> None:
     entry = recorded(running(reply(call("1.tool.1", "fly"))))
     assert isinstance(entry, e.ToolFailed)
     assert (entry.class_, entry.source, entry.final) == ("unknown_tool", "invalid", True)
-    assert entry.message == "there is no tool 'fly': use one of look, send, pay, alone, gated"
+    assert entry.message == "there is no tool 'fly': use one of " + ", ".join(tool.name for tool in TOOLS)
+    long = recorded(running(reply(call("1.tool.1", "x" * 65))))
+    assert isinstance(long, e.ToolFailed)
+    assert long.message.startswith(f"there is no tool '{'x' * 64}…': use one of")
 
 
 @pytest.mark.proves("L8")
@@ -208,107 +201,144 @@ def test_a_call_is_held_to_the_declaration_of_its_reply() -> None:
     assert steps(then(state, attached(2, fingerprint="sha256:other"))) == ["1.tool.1"]
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------------
+# --- middleware -------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_needs_an_approval_is_denied_while_nobody_can_be_asked() -> None:
-    state = running(reply(call("1.tool.1", "gated", '{"a":1}')))
-    entry = recorded(state)
-    assert entry == e.CallJudged(
-        step="1.tool.1",
-        call="1.tool.1",
-        tool="gated",
-        args={"a": 1},
-        verdict="deny",
-        rule="needs_approval",
-        reason=NOBODY_TO_ASK,
+@pytest.mark.proves("L1")
+def test_middleware_sees_each_activation_and_once_what_came_in() -> None:
+    state = watched()
+    assert next_effects(state) == (RunHooks("on_attach", "on_attach"),)
+    here = Here(hooked=frozenset({"on_attach"}))
+    assert next_effects(state, here) == (RunHooks(INPUT_STEP, "on_input"),)
+    # It leaves its mark in the journal, or passes here.
+    assert next_effects(then(state, e.StateChanged(step=INPUT_STEP)), here) == (CallModel("1.model"),)
+    passed = Here(hooked=frozenset({"on_attach", INPUT_STEP}))
+    assert next_effects(state, passed) == (CallModel("1.model"),)
+    # Another process does not see the input again, if it was changed.
+    again = then(state, e.StateChanged(step=INPUT_STEP), attached(2))
+    assert next_effects(again) == (RunHooks("on_attach", "on_attach"),)
+    assert next_effects(again, here) == (CallModel("1.model"),)
+
+
+@pytest.mark.proves("L1")
+def test_middleware_sees_a_turn_once_its_results_are_there() -> None:
+    here = Here(hooked=frozenset({"on_attach", INPUT_STEP}), allowed=frozenset({"1.tool.1"}))
+    state = watched(reply(call("1.tool.1")))
+    assert next_effects(state, here) == (CallTool("1.tool.1"),)
+    state = then(state, returned("1.tool.1"))
+    assert next_effects(state, here) == (RunHooks("1.end", "on_turn_end"),)
+    assert steps(then(state, e.StateChanged(step="1.end")), here) == ["2.model"]
+    assert steps(state, Here(hooked=here.hooked | {"1.end"})) == ["2.model"]
+    assert state.course.hooked == ""
+    # A mark of another boundary is none of this one.
+    assert then(state, e.StateChanged(step="7.end")).course.hooked == ""
+
+
+def test_middleware_does_not_see_the_last_reply_as_a_turn_nor_a_failure_for_good() -> None:
+    here = Here(hooked=frozenset({"on_attach", INPUT_STEP}))
+    assert isinstance(only(next_effects(watched(reply("done")), here)), Finish)
+    assert isinstance(only(next_effects(watched(e.ModelFailed(class_="middleware")))), Finish)
+    failed_later = watched(reply(call("1.tool.1")), returned("1.tool.1"), e.ModelFailed(class_="unauthorized"))
+    assert isinstance(only(next_effects(failed_later, here)), Finish)
+
+
+@pytest.mark.proves("L9")
+@pytest.mark.parametrize("asked", [reply(call("1.tool.1"), end=True), e.StateChanged(end=True)], ids=["reply", "hook"])
+def test_middleware_may_ask_for_the_end_after_the_calls(asked: e.Entry) -> None:
+    state = running(*([asked] if isinstance(asked, e.ModelReplied) else [reply(call("1.tool.1")), asked]))
+    assert steps(state) == ["1.tool.1"]
+    assert finish(then(state, returned("1.tool.1"))).outcome == Requested()
+
+
+# --- recovery after failures ------------------------------------------------------------------------------------------
+
+GAVE_UP = Failed("tool_failed", "Tool execution failed: no")
+
+
+def recovering(mode: str, *entries: e.Entry) -> State:
+    return running(*entries, fingerprint=f"sha256:{mode}")
+
+
+def test_a_failure_is_told_to_the_model_by_default() -> None:
+    assert steps(running(reply(call("1.tool.1")), failed("1.tool.1"))) == ["2.model"]
+    # Also if nobody can read how the agent recovers.
+    unreadable = running(reply(call("1.tool.1", "fly")), fingerprint="sha256:gone")
+    assert steps(settle(unreadable)) == ["2.model"]
+
+
+def test_a_failure_stops_the_run_of_an_agent_that_says_so() -> None:
+    state = recovering("stop", reply(call("1.tool.1"), call("1.tool.2")), failed("1.tool.1"))
+    assert only(next_effects(state)) == Close(
+        "1.tool.2", failed("1.tool.2", NOT_RUN_ENDING, class_="not_run", source="cancelled"), interrupt=False
     )
-    denial = recorded(then(state, entry))
-    assert isinstance(denial, e.ToolFailed)
-    assert (denial.class_, denial.message, denial.source) == ("denied", NOBODY_TO_ASK, "policy")
+    assert settle(state).outcome == GAVE_UP
+    # What was forbidden, or never ran, is no failure of the tool.
+    for source in ("policy", "decision", "cancelled", "superseded", "middleware"):
+        assert steps(recovering("stop", reply(call("1.tool.1")), failed("1.tool.1", source=source))) == ["2.model"]
 
 
-def test_so_is_a_client_tool() -> None:
-    state = running(reply(call("1.tool.1", "screen")), client_tools=(ToolSpec(name="screen", client=True),))
-    entry = recorded(state)
-    assert isinstance(entry, e.CallJudged)
-    assert entry.rule == "client_tool"
+def test_so_many_failures_of_one_tool_in_a_row_stop_the_run() -> None:
+    first = [reply(call("1.tool.1"), call("1.tool.2", "send")), failed("1.tool.1"), failed("1.tool.2", "other")]
+    state = recovering("2", *first)
+    assert steps(state) == ["2.model"]
+    assert state.course.failing == {"look": 1, "send": 1}
+    assert finish(then(state, reply(call("2.tool.1")), failed("2.tool.1"))).outcome == GAVE_UP
+    well = then(state, reply(call("2.tool.1")), returned("2.tool.1"), reply(call("3.tool.1")), failed("3.tool.1"))
+    assert well.course.failing == {"look": 1, "send": 1}
+    assert steps(well) == ["4.model"]
+    # The counts are folded, so they survive a crash.
+    assert finish(then(state, attached(2), reply(call("2.tool.1")), failed("2.tool.1"))).outcome == GAVE_UP
 
 
-@pytest.mark.parametrize("verdict", ["deny", "ask"])
-def test_a_denied_call_says_why(verdict: str) -> None:
-    state = running(reply(call("1.tool.1")), judged("1.tool.1", verdict))
-    entry = recorded(state)
-    assert isinstance(entry, e.ToolFailed)
-    assert entry.message == "denied by r1"
-    entry = recorded(running(reply(call("1.tool.1")), judged("1.tool.1", verdict, reason="not today")))
-    assert isinstance(entry, e.ToolFailed)
-    assert entry.message == "not today"
+def test_a_function_may_stop_the_run_and_its_failure_is_the_one_that_is_told() -> None:
+    asked = reply(call("1.tool.1"), call("1.tool.2"))
+    state = running(asked, failed("1.tool.1", stop=True), failed("1.tool.2", "another"))
+    assert finish(state).outcome == GAVE_UP
+    refused = running(reply(call("1.tool.1")), failed("1.tool.1", source="policy", stop=True))
+    assert finish(refused).outcome == GAVE_UP
 
 
-def test_an_answer_stands_for_the_call() -> None:
-    state = running(reply(call("1.tool.1")), judged("1.tool.1", "answer", value={"cached": True}))
-    assert recorded(state) == returned("1.tool.1", {"cached": True}, source="policy")
+# --- replies that were cut off ----------------------------------------------------------------------------------------
 
 
-def test_an_allowed_call_runs_with_the_arguments_that_were_judged() -> None:
-    state = running(reply(call("1.tool.1", args='{"a":1}')), judged("1.tool.1", "allow", args={"a": 2}))
+@pytest.mark.proves("L6")
+def test_words_that_were_cut_off_are_taken_up_again_and_joined() -> None:
+    state = running(reply("All ", finish="length", step="1.model"))
+    assert next_effects(state) == (CallModel("1.model.2", 1, 1, None, "1.model"),)
+    state = then(state, reply("is ", finish="length", step="1.model.2", continues="1.model"))
+    assert next_effects(state) == (CallModel("1.model.3", 1, 2, None, "1.model"),)
+    # So often and no oftener.
+    state = then(state, reply("well", finish="length", step="1.model.3", continues="1.model"))
+    assert finish(state).output == e.Output(text="All is well")
+    assert told(state) == ["user: go", "assistant: All is well"]
+    assert finish(state).turns == 1
+
+
+@pytest.mark.proves("L6", "L5")
+def test_a_continuation_is_no_turn_more_and_has_its_price() -> None:
+    cut = reply("All", finish="length")
+    assert steps(running(cut, limits=Limits(turns=1))) == ["1.model.2"]
+    for limits, code in ((Limits(turns=1, tokens=15), "tokens"), (Limits(turns=1, cost=0), "cost")):
+        outcome = finish(running(cut, limits=limits)).outcome
+        assert isinstance(outcome, Stopped)
+        assert outcome.code == code
+
+
+@pytest.mark.proves("L6")
+def test_parts_that_are_no_words_stand_side_by_side() -> None:
+    asked = reply("let me", finish="length", step="1.model")
+    state = running(asked, reply(call("1.tool.1"), continues="1.model"))
+    assert told(state) == ["user: go", "assistant: let me look()"]
     assert steps(state) == ["1.tool.1"]
-    assert arguments(open_call(state)) == {"a": 2}
-    plain = running(reply(call("1.tool.1", args='{"a":1}')), judged("1.tool.1", "allow"))
-    assert arguments(open_call(plain)) == {"a": 1}
+    assert told(running(reply(finish="length"), reply("so", continues="1.model")))[-1] == "assistant: so"
 
 
-@pytest.mark.proves("Z1")
-def test_arguments_take_the_journals_form() -> None:
-    state = running(reply(call("1.tool.1", args='{"n":9007199254740993,"x":NaN}')))
-    assert arguments(open_call(state)) == {"n": {"$number": "9007199254740993"}, "x": {"$number": "NaN"}}
+def test_without_an_agent_that_can_be_read_nothing_is_taken_up_again() -> None:
+    assert finish(running(reply("All", finish="length"), fingerprint="sha256:gone")).output.text == "All"
 
 
-# --- doubt ------------------------------------------------------------------------------------------------------------
-
-
-def crashed() -> State:
-    return running(reply(call("1.tool.1", "pay")), intent("1.tool.1"), attached(2))
-
-
-@pytest.mark.proves("T1")
-def test_what_a_crash_left_is_told_and_never_started_again() -> None:
-    entry = recorded(crashed())
-    assert entry == doubted("1.tool.1")
-    state = then(crashed(), entry)
-    failure = recorded(state)
-    assert isinstance(failure, e.ToolFailed)
-    assert (failure.class_, failure.message, failure.source) == ("outcome_unknown", UNKNOWN_OUTCOME, "doubt")
-    # A crash in between changes nothing.
-    assert recorded(then(state, attached(3))) == failure
-    assert steps(then(state, failure)) == ["2.model"]
-
-
-def test_a_late_result_closes_the_doubt() -> None:
-    state = then(crashed(), e.LateResultReceived(call="1.tool.1", from_epoch=1, value="paid"))
-    entry = recorded(state)
-    assert entry == e.DoubtResolved(step="1.tool.1", call="1.tool.1", how="late", finding="done", rule="late_result")
-    assert recorded(then(state, entry)) == returned("1.tool.1", "paid", source="late")
-
-
-def test_a_late_error_does_not() -> None:
-    state = then(crashed(), e.LateResultReceived(call="1.tool.1", from_epoch=1, error="boom"))
-    assert recorded(state) == doubted("1.tool.1")
-
-
-def test_a_finding_of_somebody_else_without_a_value_is_unknown_too() -> None:
-    failure = recorded(then(crashed(), doubted("1.tool.1", "done", "verify")))
-    assert isinstance(failure, e.ToolFailed)
-    assert failure.class_ == "outcome_unknown"
-
-
-def test_calls_that_may_run_again_do() -> None:
-    state = running(reply(call("1.tool.1"), call("1.tool.2", "send")), attached(2))
-    assert steps(state) == ["1.tool.1", "1.tool.2"]
-    # Whoever writes an intent for such a call does not make it doubtful.
-    state = running(reply(call("1.tool.1", "send")), intent("1.tool.1", effect="idempotent"), attached(2))
-    assert steps(state) == ["1.tool.1"]
+def test_a_message_puts_an_end_to_what_was_cut_off() -> None:
+    assert steps(running(reply("All", finish="length"), said("stop"))) == ["2.model"]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -339,14 +369,6 @@ def test_cancel_answers_the_open_calls_and_ends() -> None:
         f"tool: 1.tool.3 !{CANCELLED}",
         "tool: 1.tool.4 kept",
     ]
-
-
-@pytest.mark.proves("C1")
-def test_cancel_settles_a_doubt_first() -> None:
-    state = then(crashed(), e.CancelRequested())
-    state = settle(state)
-    assert state.outcome == Cancelled()
-    assert told(state)[-1] == f"tool: 1.tool.1 !{UNKNOWN_OUTCOME}"
 
 
 @pytest.mark.proves("C1")
@@ -402,7 +424,7 @@ def test_a_block_ends_the_run_and_answers_the_siblings() -> None:
     state = running(reply(call("1.tool.1"), call("1.tool.2")), judged("1.tool.1", "block", reason="no weapons"))
     state = settle(state)
     assert state.outcome == Blocked("no weapons")
-    assert [line.split("!")[1] for line in told(state)[2:]] == [NOT_RUN_ENDING] * 2
+    assert [line.split("!")[1] for line in told(state)[2:]] == ["no weapons", NOT_RUN_ENDING]
     assert settle(running(reply(call("1.tool.1")), judged("1.tool.1", "block"))).outcome == Blocked("r1")
 
 

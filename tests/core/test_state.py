@@ -10,7 +10,7 @@ from clew.core.messages import Message, Usage
 from clew.core.outcomes import Cancelled, Completed
 from clew.core.spec import ToolSpec
 from clew.core.state import State, apply, fold
-from clew.core.tickets import Approve, Edit, Reject
+from clew.core.tickets import Approve, Decision, Edit, Reject
 from clew.core.values import MAX_SAFE_INTEGER
 from clew.errors import JournalCorrupt
 from tests.core.build import (
@@ -20,14 +20,16 @@ from tests.core.build import (
     TOOLS,
     attached,
     call,
-    doubted,
+    decided,
     failed,
     folded,
     intent,
     journal,
     judged,
+    late,
     open_call,
     reply,
+    resolved,
     retried,
     returned,
     running,
@@ -55,9 +57,9 @@ def test_entries_follow_one_another() -> None:
 
 @pytest.mark.proves("J8")
 def test_nothing_follows_the_end() -> None:
-    for late in (FINISHED, attached(), reply("more")):
+    for more in (FINISHED, attached(), reply("more")):
         with pytest.raises(JournalCorrupt, match="follows the end of the run"):
-            running(FINISHED, late)
+            running(FINISHED, more)
 
 
 def test_a_journal_begins_with_run_started_and_has_one() -> None:
@@ -76,7 +78,7 @@ def test_a_reply_while_calls_are_open_is_refused() -> None:
 @pytest.mark.proves("T3")
 def test_a_second_answer_to_a_call_is_refused() -> None:
     asked = reply(call("1.tool.1"), call("1.tool.2"))
-    for second in (returned("1.tool.1"), failed("1.tool.1"), intent("1.tool.1"), doubted("1.tool.1")):
+    for second in (returned("1.tool.1"), failed("1.tool.1"), intent("1.tool.1"), resolved("1.tool.1")):
         with pytest.raises(JournalCorrupt, match=r"'1.tool.1', which is no open call"):
             running(asked, returned("1.tool.1"), second)
 
@@ -230,8 +232,8 @@ def test_an_intent_of_an_older_epoch_without_a_result_is_doubt() -> None:
     assert not state.calls[0].in_doubt
     state = then(state, attached(2))
     assert [c.in_doubt for c in state.calls] == [True, False]
-    state = then(state, doubted("1.tool.1"))
-    assert [c.in_doubt for c in then(state, attached(3)).calls] == [False, False]
+    state = then(state, resolved("1.tool.1"))
+    assert [c.in_doubt for c in then(state, attached(3)).calls] == [True, False], "it is, until it is answered"
     # Found not to have happened, it is started anew.
     again = open_call(then(state, returned("1.tool.2"), intent("1.tool.1", attempt=2)))
     assert (again.in_doubt, again.finding) == (False, None)
@@ -244,13 +246,12 @@ def test_a_result_in_hand_is_no_doubt() -> None:
 
 
 def test_what_is_known_late_is_kept_with_its_call() -> None:
-    late = e.LateResultReceived(call="1.tool.1", from_epoch=1, value="x")
-    state = running(reply(call("1.tool.1", "pay")), intent("1.tool.1"), attached(2), late)
-    found = open_call(state).late
-    assert found is not None
+    known = e.LateResultReceived(call="1.tool.1", from_epoch=1, value="x")
+    state = running(reply(call("1.tool.1", "pay")), intent("1.tool.1"), attached(2), known)
+    (found,) = open_call(state).evidence
     assert (found.value, found.from_epoch) == ("x", 1)
-    # Of a call that is answered, or of none, it is only recorded.
-    for entries in ((returned("1.tool.1"), late), (e.LateResultReceived(call="9.tool.9", from_epoch=1),)):
+    # Of a call that is answered, or of none, or of what nobody doubts, it is only recorded.
+    for entries in ((returned("1.tool.1"), known), (late("9.tool.9"),), (late("1.tool.1:fetch"),)):
         assert then(state, *entries).calls == then(state, *entries[:-1]).calls
 
 
@@ -331,8 +332,15 @@ def ticket(name: str = "t1", **fields: object) -> e.TicketOpened:
     return e.TicketOpened(**{"ticket": name, "ticket_kind": "approval", "call": "1.tool.1", **fields})  # type: ignore[arg-type]
 
 
-def decision(made: object, name: str = "t1") -> e.DecisionMade:
-    return e.DecisionMade(ticket=name, decision_id="d1", decision=made)  # type: ignore[arg-type]
+def decision(made: Decision, name: str = "t1") -> e.DecisionMade:
+    return decided(name, made)
+
+
+def answer(state: State) -> object:
+    """What was decided about the approval of its call."""
+    wait = open_call(state).ticket("approval")
+    assert wait is not None
+    return wait.closed.decision if isinstance(wait.closed, e.DecisionMade) else wait.closed
 
 
 ASKED = (reply(call("1.tool.1")), judged("1.tool.1", "ask", args={"a": 1}, action_key="look:1"))
@@ -341,12 +349,12 @@ ASKED = (reply(call("1.tool.1")), judged("1.tool.1", "ask", args={"a": 1}, actio
 def test_a_ticket_stays_until_it_is_decided_or_closed() -> None:
     state = running(*ASKED, ticket(), ticket("t2", call=None))
     assert list(state.tickets) == ["t1", "t2"]
-    assert open_call(state).tickets == ("t1",)
+    assert answer(state) is None
     assert list(then(state, e.TicketClosed(ticket="t1", why="expired")).tickets) == ["t2"]
-    decided = then(state, decision(Reject("no")))
-    assert list(decided.tickets) == ["t2"]
-    assert open_call(decided).decided is not None
-    assert then(decided, decision(Approve(), "t2")).tickets == {}
+    rejected = then(state, decision(Reject("no")))
+    assert list(rejected.tickets) == ["t2"]
+    assert answer(rejected) == Reject("no")
+    assert then(rejected, decision(Approve(), "t2")).tickets == {}
 
 
 def test_a_decision_for_no_open_ticket_changes_nothing() -> None:
@@ -368,15 +376,19 @@ def test_approvals_are_remembered_by_action() -> None:
     assert then(state, decision(Approve(remember="thread"))).thread_approvals == ("look:1",)
     nameless = running(reply(call("1.tool.1")), ticket(), decision(Approve(remember="run")))
     assert nameless.run_approvals == ()
+    # Who says that a doubtful call may run again has approved no other.
+    doubt = running(*ASKED, ticket(ticket_kind="doubt"), decision(Approve(remember="run")))
+    assert doubt.run_approvals == ()
 
 
 def test_an_edit_gives_the_call_other_arguments() -> None:
-    found = open_call(running(*ASKED, ticket(), decision(Edit({"a": 2}))))
+    state = running(*ASKED, ticket(), decision(Edit({"a": 2})))
+    found = open_call(state)
     assert found.judged is not None
     assert found.judged.args == {"a": 2}
-    assert found.decided is not None
-    unjudged = open_call(running(reply(call("1.tool.1")), ticket(), decision(Edit({"a": 2}))))
-    assert (unjudged.judged, unjudged.decided is not None) == (None, True)
+    assert answer(state) == Edit({"a": 2})
+    unjudged = running(reply(call("1.tool.1")), ticket(), decision(Edit({"a": 2})))
+    assert (open_call(unjudged).judged, answer(unjudged)) == (None, Edit({"a": 2}))
 
 
 def test_the_first_cancel_and_the_first_pause_stand() -> None:

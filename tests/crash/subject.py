@@ -68,11 +68,11 @@ class Tools:
         self._folder = folder
         self._held = threading.Event()
         self.all = (
-            tool(self.pay),
+            tool(on_doubt="report")(self.pay),
             tool(effect="idempotent")(self.put),
             tool(effect="read")(self.look),
             tool(effect="idempotent")(self.grind),
-            tool(self.pry),
+            tool(on_doubt="report")(self.pry),
             tool(effect="idempotent")(self.hog),
             tool(effect="idempotent")(self.hang),
         )

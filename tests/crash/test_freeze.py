@@ -2,12 +2,13 @@
 
 import pytest
 
-from clew.core.entries import DriverAttached, LateResultReceived, ToolReturned
+from clew.core.entries import DoubtResolved, DriverAttached, LateResultReceived, ToolReturned, ToolStarted
 from tests.crash.conftest import Scene, now
 from tests.crash.phases import Trigger
 from tests.crash.processes import Victim, until
 
 LEASE = 1.0
+PATIENT = 5.0
 SLACK = 1.0  # seconds beyond the lease within which somebody must have taken over
 BUSY = 0.3
 FROZEN_IN_BODY = Trigger(phase="body", how="freeze", step="1.tool.1")
@@ -33,6 +34,24 @@ def check_takeover(scene: Scene, awake: Victim, since: int) -> None:
 
 def taken_over(scene: Scene) -> None:
     until(lambda: "run r was taken over" in scene.log(), "the thawed process knows that it has lost the run")
+
+
+@pytest.mark.proves("T11")
+def test_whoever_took_over_and_died_is_not_the_one_who_may_be_at_it(scene: Scene) -> None:
+    """A doubt waits for the process that began the call, however many have died over it since."""
+    frozen = scene.victim(runs=(("r", "pay"),), lease=LEASE, triggers=(FROZEN_IN_BODY,))
+    frozen.wait_for("at")
+    frozen.stopped()
+    dying = scene.victim(lease=PATIENT)
+    scene.until_driven_by(dying, "r")
+    dying.kill()
+    scene.until_driven_by(scene.victim(lease=PATIENT), "r")
+    scene.until_done("r")
+    [intent], [found] = scene.entries("r", ToolStarted), scene.entries("r", DoubtResolved)
+    assert found.at - intent.at >= (PATIENT + 1) * 1_000_000
+    frozen.thaw()
+    taken_over(scene)
+    scene.check()
 
 
 @pytest.mark.proves("R1", "T1", "T3")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew import Limits, Message, ModelSettings, Runtime, tool
+from clew import Message, ModelSettings, Runtime, tool
 from clew.errors import NotFound, RunBusy, StoreUnavailable, UsageError
 from clew.messages import Data, Text, ToolResult
 from clew.testing import call
@@ -135,9 +135,8 @@ async def test_thread_ids_that_are_none(world: World, thread_id: Any) -> None:
         ({"model_settings": ModelSettings(extra={"a": object()})}, "object cannot be stored"),
         ({"client_tools": [{"name": "pick"}]}, "client_tools"),
         ({"model": 42}, "provider:name"),
-        ({"limits": Limits(on_limit="ask")}, "on_limit='stop'"),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 async def test_wishes_that_cannot_be_kept(world: World, given: dict[str, Any], told: str) -> None:
     rt = await world.open()

@@ -1,5 +1,7 @@
 """What models and tools give that no journal could hold: told in words, and nothing is lost."""
 
+import json
+import resource
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -48,7 +50,7 @@ async def test_a_result_of_twenty_megabytes_succeeded_and_says_that_it_was_too_l
 
 
 @pytest.mark.proves("J6")
-async def test_a_result_of_seventy_kilobytes_is_stored_once_and_shown_whole_also_after_a_restart(world: World) -> None:
+async def test_a_large_result_is_stored_once_and_whole_and_the_model_sees_its_beginning_and_end(world: World) -> None:
     large = {"rows": ["ä" * 100] * 400, "nan": float("nan")}
     held = Stop()
 
@@ -76,11 +78,68 @@ async def test_a_result_of_seventy_kilobytes_is_stored_once_and_shown_whole_also
     assert set(one.content) == {"$blob", "size", "type"}
     assert one.content["size"] > 70_000
     assert sum(map(len, await second.store.read_raw("r"))) < 10_000
-    for request in model.requests[1:]:
-        for place in (1, 2):
-            shown = results(request.messages)[f"1.tool.{place}"].content
-            assert shown["rows"] == large["rows"]
-            assert shown["nan"] != shown["nan"]
+    digest = one.content["$blob"]
+    whole = (await second.store.blobs([digest]))[digest].decode()
+    assert json.loads(whole)["rows"] == large["rows"]
+    shown = {results(request.messages)[f"1.tool.{n}"].content for request in model.requests[1:] for n in (1, 2)}
+    assert len(model.requests) == 3  # the last by the process behind the crash
+    [told] = shown  # the same text in every request, also of another process
+    beginning, note, end = told.split("\n")
+    assert whole.startswith(beginning)
+    assert whole.endswith(end)
+    left = len(whole) - len(beginning) - len(end)
+    assert f"{left} of {len(whole)} characters" in note
+    assert digest in note
+    assert len(told) < 20_000
+
+
+@pytest.mark.proves("J6")
+async def test_a_result_that_was_read_by_few_bytes_too_many_is_shown_whole_if_nothing_would_be_left_out(
+    world: World,
+) -> None:
+    @tool(effect="read")
+    def text() -> str:
+        return "\n" * 33_000 + "end"  # above 64 KiB as JSON, where each is two characters
+
+    @tool(effect="read")
+    def short() -> str:
+        return "\x01" * 15_000  # six characters each
+
+    model = ScriptedModel([[call("text"), call("short")], "Done."])
+    rt = await world.open()
+    run = await rt.start(agent(model, text, short), "Go")
+    await run.result()
+    shown = results(model.requests[1].messages)
+    assert "17003 of 33003 characters" in shown["1.tool.1"].content
+    assert shown["1.tool.1"].content.endswith("\nend")
+    assert shown["1.tool.2"].content == "\x01" * 15_000
+
+
+@pytest.mark.proves("J6")
+@pytest.mark.parametrize("shape", ["text", "bytes", "list", "keys"])
+async def test_a_result_of_a_gigabyte_takes_nothing_down(world: World, shape: str) -> None:
+    piece = "x" * 1_000_000
+
+    @tool(effect="once")
+    def huge() -> Any:
+        match shape:
+            case "text":
+                return "x" * 1_000_000_000
+            case "bytes":
+                return {"raw": "x" * 1_000_000_000}
+            case "list":
+                return [piece] * 1_000
+            case _:
+                return {f"{n}{piece}": [piece] for n in range(100)}
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rt = await world.open()
+    run = await rt.start(agent([[call("huge")], "Done."], huge), "Go", run_id="r")
+    result = await run.result()
+    assert "too large to keep" in results(result.messages)["1.tool.1"].content
+    assert result.text == "Done."
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2_500_000  # KiB: it is not copied about
+    await check_run(run)
 
 
 @pytest.mark.proves("J6", "L10")
@@ -147,7 +206,7 @@ ODD: dict[str, Any] = {
 async def test_an_odd_result_is_told_to_the_model_once(world: World, what: str, effect: Any) -> None:
     ran = 0
 
-    @tool(effect=effect)
+    @tool(effect=effect, on_doubt="report")
     def give() -> Any:
         nonlocal ran
         ran += 1

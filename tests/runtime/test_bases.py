@@ -16,7 +16,7 @@ from clew.messages import Usage
 from clew.ports import NewRun
 from clew.runtime.plan import stamped
 from clew.testing import ScriptedModel, call
-from tests.runtime.world import Stop, World, agent, check_run, check_transcript, kinds, of, results, seen
+from tests.runtime.world import LEASE, Stop, World, agent, check_run, check_transcript, kinds, of, results, seen
 
 
 def based(
@@ -51,7 +51,7 @@ class Bank:
                 await self.held.arrive()
             return f"saw {at}"
 
-        @tool(effect="once")
+        @tool(effect="once", on_doubt="report")
         async def pay(bill: str) -> str:
             self.ran.append(f"pay {bill}")
             await self.held.arrive()
@@ -136,6 +136,8 @@ async def test_an_open_call_is_judged_anew_and_a_started_once_call_is_never_star
     await place.start(based("fork", forked, e.BaseAt("base", seq)))
     second = await world.open(forked)
     run = await second.get("fork")
+    await seen(run, "tool_returned")
+    await world.clock.advance(LEASE + 1)  # the driver of the base may be at it until then
     result = await run.result()
     assert bank.ran == ["look held"]
     entries = await run.entries()

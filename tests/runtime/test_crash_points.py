@@ -32,7 +32,7 @@ async def book(ctx: ToolContext, what: str) -> str:
     return f"booked {what} as {ctx.idempotency_key}"
 
 
-@tool(effect="once")
+@tool(effect="once", on_doubt="report")
 async def pay(invoice: str) -> str:
     return f"paid {invoice}"
 

@@ -13,6 +13,7 @@ from clew.ports import ModelReply
 from clew.stores.owners import this_process
 from clew.testing import ScriptedModel, call
 from tests.runtime.world import (
+    LEASE,
     Fragments,
     Stop,
     Work,
@@ -53,7 +54,7 @@ async def test_one_drives_and_the_other_is_told_who(world: World) -> None:
 
 @pytest.mark.proves("R1", "J1", "J8")
 async def test_a_driver_that_was_taken_over_appends_nothing(world: World) -> None:
-    work = Work("once")
+    work = Work("once", on_doubt="report")
     work.held.let_go()
     rt = await world.open(work.agent, drive=False)
     stale = gate_of(rt).hold(has("tool_returned"))
@@ -100,9 +101,8 @@ async def test_a_claim_alone_fences_the_driver_before(world: World) -> None:
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)  # memory is of one process
 async def test_what_a_fenced_driver_knows_reaches_the_new_one_as_a_late_result(world: World) -> None:
     held = Stop()
-    work = Work(
-        "once", Fragments([ModelReply(parts=(call("work", id="a"),))], [held, ModelReply(parts=(Text("Done."),))])
-    )
+    script = [ModelReply(parts=(call("work", id="a"),))], [held, ModelReply(parts=(Text("Done."),))]
+    work = Work("once", Fragments(*script), on_doubt="report")
     work.held.let_go()
     rt = await world.open(work.agent, drive=False)
     stale = gate_of(rt).hold(has("tool_returned"))
@@ -358,13 +358,14 @@ async def test_leaving_lets_a_step_end_within_the_grace_and_gives_the_run_back_c
 async def test_what_does_not_end_within_the_grace_is_left_and_the_next_process_sees_to_it(
     world: World, effect: str
 ) -> None:
-    work = Work(effect)
+    work = Work(effect, on_doubt="report")
     rt = await world.open(work.agent, grace=0.05)
     await rt.start(work.agent, "Go", run_id="r")
     await work.held.reached()
     await rt.close()
     work.held.let_go()
     second = await world.open(work.agent)
+    await world.clock.advance(LEASE + 1)  # the body that was left behind may be at it until then
     result = await (await second.get("r")).result()
     assert work.ran == (1 if effect == "once" else 2)
     assert results(result.messages)["1.tool.1"].is_error is (effect == "once")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clew import ClientTool, Message, ModelSettings, ToolOutput, tool
+from clew import ClientTool, Message, ModelSettings, tool
 from clew.core import entries as e
 from clew.core.messages import RawReply
 from clew.core.outcomes import Cancelled
@@ -389,8 +389,8 @@ async def test_an_exception_called_fatal_is_not_ours(world: World) -> None:
 
 
 @pytest.mark.proves("T8")
-async def test_state_that_cannot_be_kept_yet_is_said(world: World) -> None:
-    from clew import StateKey
+async def test_state_that_a_tool_gives_is_kept(world: World) -> None:
+    from clew import StateKey, ToolOutput
 
     key = StateKey("count", int, default=0)
 
@@ -401,7 +401,8 @@ async def test_state_that_cannot_be_kept_yet_is_said(world: World) -> None:
     rt = await world.open()
     run = await rt.start(agent([[call("add")], "Done."], add), "Go")
     await run.result()
-    assert "later release" in of(await run.entries(), e.ToolFailed)[0].message
+    assert await run.state(key) == 1
+    assert [op.key for op in of(await run.entries(), e.ToolReturned)[0].state] == ["count"]
 
 
 @pytest.mark.proves("T8")

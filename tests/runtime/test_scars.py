@@ -110,13 +110,13 @@ async def test_whatever_a_tool_raises_is_an_answer_and_is_not_run_again(
 ) -> None:
     ran = 0
 
-    @tool(effect=effect, name="fail")
+    @tool(effect=effect, name="fail", on_doubt="report")
     async def fail() -> str:
         nonlocal ran
         ran += 1
         raise OF_ITS_OWN[name]()
 
-    @tool(effect=effect, name="fail")
+    @tool(effect=effect, name="fail", on_doubt="report")
     def fail_in_thread() -> str:
         nonlocal ran
         ran += 1

@@ -25,7 +25,7 @@ class Ledger:
         self.keys: list[str] = []
         self.held = Stop()
 
-        @tool(effect=effect)
+        @tool(effect=effect, on_doubt="report")
         async def act(ctx: ToolContext[object], what: str) -> str:
             self.ran.append(what)
             self.keys.append(ctx.idempotency_key)
@@ -83,7 +83,7 @@ async def test_a_crash_between_body_and_commit_repeats_a_read_and_doubts_a_once(
         ran.append("look")
         return "blue"
 
-    @tool(effect="once")
+    @tool(effect="once", on_doubt="report")
     def pay() -> str:
         ran.append("pay")
         return "paid"
@@ -105,7 +105,7 @@ async def test_a_crash_between_body_and_commit_repeats_a_read_and_doubts_a_once(
 async def test_a_call_without_an_intent_simply_starts_after_a_crash(world: World) -> None:
     ran: list[str] = []
 
-    @tool(effect="once", sequential=True)
+    @tool(effect="once", sequential=True, on_doubt="report")
     async def pay(bill: str) -> str:
         ran.append(bill)
         if bill == "a":
@@ -284,13 +284,13 @@ async def test_results_that_are_ready_together_share_a_commit(world: World) -> N
 def failing(error: Callable[[], BaseException], form: str, effect: str = "read") -> Any:
     if form == "async":
 
-        @tool(effect=effect, name="fail")
+        @tool(effect=effect, name="fail", on_doubt="report")
         async def body() -> str:
             raise error()
 
         return body
 
-    @tool(effect=effect, name="fail")
+    @tool(effect=effect, name="fail", on_doubt="report")
     def sync_body() -> str:
         raise error()
 
@@ -448,7 +448,7 @@ async def test_a_tool_output_gives_content_artifacts_and_metadata(world: World) 
 @pytest.mark.proves("T7", "T8")
 @pytest.mark.parametrize("effect", ["read", "once"])
 async def test_a_timeout_is_enforced(world: World, effect: Any) -> None:
-    @tool(effect=effect, timeout=0.05)
+    @tool(effect=effect, timeout=0.05, on_doubt="report")
     async def hang() -> str:
         await asyncio.Event().wait()
         return "never"
@@ -459,6 +459,9 @@ async def test_a_timeout_is_enforced(world: World, effect: Any) -> None:
     told = results(result.messages)["1.tool.1"]
     assert told.is_error
     assert ("Timeout" in told.content) or ("outcome unknown" in told.content)
-    failed = of(await check_run(run), e.ToolFailed)[0]
-    assert failed.class_ == ("timeout" if effect == "read" else "outcome_unknown")
+    failed = of(await check_run(run), e.ToolFailed)
+    expected = [("timeout", True, "ran")]
+    if effect == "once":
+        expected = [("timeout", False, "doubt"), ("outcome_unknown", True, "doubt")]
+    assert [(x.class_, x.final, x.source) for x in failed] == expected
     assert result.text == "Done."

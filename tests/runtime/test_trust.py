@@ -262,7 +262,7 @@ async def test_a_secret_in_an_exception_gets_nowhere(
         "arguments": ValueError(text),
     }
 
-    @tool(effect="once" if where == "once tool" else "read")
+    @tool(effect="once" if where == "once tool" else "read", on_doubt="report")
     def fail() -> str:
         raise raised[where]
 

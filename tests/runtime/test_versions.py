@@ -90,8 +90,8 @@ async def test_an_open_call_to_a_tool_that_is_gone_is_answered_so(world: World) 
 async def test_a_call_keeps_the_declaration_under_which_it_was_asked_for(
     world: World, before: str, after: str, ran: int
 ) -> None:
-    old = Work(before)
-    new = Work(after, old.model)
+    old = Work(before, on_doubt="report")
+    new = Work(after, old.model, on_doubt="report")
     new.held.let_go()
     run = await deployed(world, old, new.agent)
     result = await run.result()

@@ -9,6 +9,7 @@ from clew import Agent, Runtime, tool
 from clew.app import Run
 from clew.core.entries import Entry
 from clew.core.messages import Message, ToolCall, ToolResult
+from clew.core.tickets import Ticket
 from clew.ports import Batch, Fragment, ModelReply, ModelRequest, Receipt, RunInfo, Started
 from clew.stores.memory import MemoryStore
 from clew.testing import ScriptedModel, VirtualClock, call
@@ -142,6 +143,7 @@ class World:
         self._memory = MemoryStore(clock=self.clock)
         self._runtimes: list[Runtime] = []
         self._gates: list[Gate] = []
+        self._places = 0
 
     def store(self) -> Gate:
         """A new connection to the one place."""
@@ -161,6 +163,15 @@ class World:
         self._runtimes.append(runtime)
         return runtime
 
+    def fresh(self, clock: VirtualClock) -> Any:
+        """A place of its own, of the same kind, for a trial of the crash kit."""
+        if self.kind == "memory":
+            return MemoryStore(clock=clock)
+        from clew.stores.sqlite import SqliteStore
+
+        self._places += 1
+        return SqliteStore(str(self.path.with_name(f"trial{self._places}.db")), clock=clock)
+
     async def open(self, *agents: Agent[Any, Any], **given: Any) -> Runtime:
         return await self.runtime(*agents, **given).open()
 
@@ -169,6 +180,14 @@ class World:
         gate = self.store()
         await gate.open()
         return gate
+
+    async def passing(self, work: Awaitable[E]) -> E:
+        """What this comes to, while time passes."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await self.clock.advance(0.5)
+            await asyncio.sleep(0.001)
+        return await task
 
     async def kill(self, runtime: Runtime, *, lapse: bool = True) -> None:
         """The process dies where it stands; nothing it holds is given back, and its leases run out."""
@@ -241,10 +260,10 @@ def look() -> str:
 class Work:
     """An agent whose one tool is held until it is let go; it counts how often it ran."""
 
-    def __init__(self, effect: Any = "read", model: Any = None, **given: Any) -> None:
+    def __init__(self, effect: Any = "read", model: Any = None, on_doubt: Any = "ask", **given: Any) -> None:
         self.held, self.ran = Stop(), 0
 
-        @tool(effect=effect)
+        @tool(effect=effect, on_doubt=on_doubt)
         async def work() -> str:
             self.ran += 1
             await self.held.arrive()
@@ -345,3 +364,16 @@ async def check_run(run: Run[Any]) -> list[Entry]:
     assert entries[-1].kind == "run_finished"
     check_transcript(await run.messages())
     return entries
+
+
+async def asked(run: Run[Any], *kinds: str, but: Sequence[Ticket] = ()) -> list[Ticket]:
+    """The open tickets of a run, once it waits for people about exactly these kinds of things, `but` for old ones."""
+    while True:
+        result = await run.result()
+        assert result.status == "waiting", f"the run has ended: {result}"
+        old = {ticket.id for ticket in but}
+        if sorted(ticket.kind for ticket in result.tickets) == sorted(kinds) and not old & {
+            x.id for x in result.tickets
+        }:
+            return list(result.tickets)
+        await asyncio.sleep(0.001)

@@ -1,9 +1,10 @@
 """What a user writes: agents, tools, and what their functions are handed."""
 
-from clew.agent.answers import ClientTool, Done, NotDone, ToolOutput, Unknown
-from clew.agent.context import LaterVerbs, Question, RunContext, State, StateKey, ToolContext, ToolVerbs
+from clew.agent.answers import ClientTool, Done, NotDone, Tell, ToolOutput, Unknown
+from clew.agent.context import NoVerbs, Question, RunContext, State, ToolContext, ToolVerbs
 from clew.agent.declaration import Decide, Declaration, Remote
 from clew.agent.definition import Agent
+from clew.agent.keys import StateKey
 from clew.agent.shapes import JSON, Args, Duration, Input, Maybe, ModelLike, OnBusy, OnChange, Until, When
 from clew.agent.tools import Tool, ToolOptions, tool
 
@@ -17,9 +18,9 @@ __all__ = [
     "Done",
     "Duration",
     "Input",
-    "LaterVerbs",
     "Maybe",
     "ModelLike",
+    "NoVerbs",
     "NotDone",
     "OnBusy",
     "OnChange",
@@ -28,6 +29,7 @@ __all__ = [
     "RunContext",
     "State",
     "StateKey",
+    "Tell",
     "Tool",
     "ToolContext",
     "ToolOptions",

@@ -11,7 +11,7 @@ from clew.core.values import digest, pack
 from clew.errors import UsageError
 
 if TYPE_CHECKING:
-    from clew.agent.context import StateKey
+    from clew.agent.keys import StateKey
 
 
 class _Content(Struct, frozen=True, eq=False):
@@ -39,6 +39,12 @@ class NotDone(Struct, frozen=True):
 
 class Unknown(Struct, frozen=True):
     """`verify` could not find out."""
+
+
+class Tell(Struct, frozen=True):
+    """What an agent's recovery has the model told of a failure, in place of the tool's own words."""
+
+    text: str
 
 
 class ClientTool(Struct, frozen=True):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Protocol, cast, overload
 
 from msgspec import Struct
 from typing_extensions import TypeForm, TypeVar
 
-from clew.agent.shapes import JSON, Duration, Input, label, one_of
+from clew.agent.shapes import JSON, Duration, Input
 from clew.core.tickets import Decision
 from clew.errors import Unsupported, UsageError
 
 if TYPE_CHECKING:
     from clew.agent.definition import Agent
+    from clew.agent.keys import StateKey
     from clew.agent.tools import Tool
     from clew.app import Result
     from clew.core.values import Value
@@ -37,31 +39,32 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class ToolVerbs(Protocol):
-    """What the runtime does for a context. Each verb is awaited but `emit` and the state's."""
+    """What the runtime does for a context. What is awaited may be refused before: a sync body awaits nothing."""
 
     @property
     def letting_go(self) -> bool: ...
-    async def step(
+    def step(
         self,
         name: str,
         effect: Literal["once", "idempotent"],
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Any: ...
-    async def ask(self, question: Question) -> Any: ...
-    async def sleep(self, duration: Duration) -> None: ...
-    async def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Any: ...
-    async def background(self, target: Any, args: dict[str, Any]) -> str: ...
-    async def note(self, kind: str, value: Value) -> None: ...
+    ) -> Awaitable[Any]: ...
+    def ask(self, question: Question) -> Awaitable[Any]: ...
+    def sleep(self, duration: Duration) -> Awaitable[None]: ...
+    def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Awaitable[Any]: ...
+    def background(self, target: Any, args: dict[str, Any]) -> Awaitable[str]: ...
+    def note(self, kind: str, value: Value) -> Awaitable[None]: ...
     def emit(self, value: JSON) -> None: ...
     def state_value(self, key: StateKey[Any]) -> Any: ...
     def state_has(self, key: StateKey[Any]) -> bool: ...
     def state_update(self, key: StateKey[Any], value: Any) -> None: ...
+    def end(self) -> None: ...
 
 
-class LaterVerbs:
-    """The verbs of this release: `emit` works, the others say which release brings them."""
+class NoVerbs:
+    """What a context can do where nothing may be done: in instructions, policies, and tests."""
 
     letting_go = False
 
@@ -72,89 +75,62 @@ class LaterVerbs:
         if self._emit is not None:
             self._emit(value)
 
-    async def step(
+    def step(
         self,
         name: str,
         effect: Literal["once", "idempotent"],
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Any:
+    ) -> Awaitable[Any]:
         del name, fn, args, kwargs
-        _later("ctx.step" if effect == "idempotent" else "ctx.once_step", _TOOLS)
+        _not_here("ctx.step" if effect == "idempotent" else "ctx.once_step")
 
-    async def ask(self, question: Question) -> Any:
+    def ask(self, question: Question) -> Awaitable[Any]:
         del question
-        _later("ctx.ask", _PEOPLE)
+        _not_here("ctx.ask")
 
-    async def sleep(self, duration: Duration) -> None:
+    def sleep(self, duration: Duration) -> Awaitable[None]:
         del duration
-        _later("ctx.sleep", _TOOLS)
+        _not_here("ctx.sleep")
 
-    async def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Any:
+    def run(self, agent: Agent[Any, Any], input: Input, name: str | None) -> Awaitable[Any]:
         del agent, input, name
-        _later("ctx.run", _AGENTS)
+        later("ctx.run")
 
-    async def background(self, target: Any, args: dict[str, Any]) -> str:
+    def background(self, target: Any, args: dict[str, Any]) -> Awaitable[str]:
         del target, args
-        _later("ctx.background", _AGENTS)
+        later("ctx.background")
 
-    async def note(self, kind: str, value: Value) -> None:
+    def note(self, kind: str, value: Value) -> Awaitable[None]:
         del kind, value
-        _later("ctx.note", _TOOLS)
+        _not_here("ctx.note")
 
     def state_value(self, key: StateKey[Any]) -> Any:
-        del key
-        _later("ctx.state", _TOOLS)
+        if not key.has_default:
+            raise UsageError(f"state key {key.name!r} has no value yet, and no default: StateKey(…, default=…)")
+        return deepcopy(key.default)  # one value for every run: what a body does to its own must not be seen by others
 
     def state_has(self, key: StateKey[Any]) -> bool:
         del key
-        _later("ctx.state", _TOOLS)
+        return False
 
     def state_update(self, key: StateKey[Any], value: Any) -> None:
         del key, value
-        _later("ctx.state", _TOOLS)
+        _not_here("ctx.state.update")
+
+    def end(self) -> None:
+        _not_here("ctx.end")
 
 
-_TOOLS = "the release on tools that touch the world"
-_PEOPLE = "the release on people in the loop"
-_AGENTS = "the release on agents that work together"
+def _not_here(verb: str) -> NoReturn:
+    raise UsageError(f"{verb} is for the async body of a tool: it cannot be called here")
 
 
-def _later(verb: str, release: str) -> NoReturn:
-    raise Unsupported(f"{verb} comes with {release}: this version of Clew does not have it yet")
-
-
-_NO_DEFAULT: Any = object()
-
-
-class StateKey(Generic[_T]):
-    """A named, typed place in a run's or thread's state. Two writers of one turn are merged by `merge`."""
-
-    def __init__(
-        self,
-        name: str,
-        type: TypeForm[_T],
-        *,
-        default: _T = _NO_DEFAULT,
-        scope: Literal["run", "thread"] = "run",
-        merge: Literal["replace", "add"] | Callable[[_T, _T], _T] = "replace",
-    ) -> None:
-        if not name or not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"a state key needs a name, not {name!r}")
-        one_of(scope, ("run", "thread"), f"StateKey({name!r}): scope")
-        if not callable(merge):
-            one_of(merge, ("replace", "add"), f"StateKey({name!r}): merge")
-        self.name = name
-        self.type: Any = type
-        self.has_default = default is not _NO_DEFAULT
-        self.default = default
-        self.scope: Literal["run", "thread"] = scope
-        self.merge: Literal["replace", "add"] | Callable[[_T, _T], _T] = merge
-
-    def __repr__(self) -> str:
-        merge = self.merge if isinstance(self.merge, str) else label(self.merge)
-        return f"StateKey({self.name!r}, {label(self.type)}, scope={self.scope!r}, merge={merge!r})"
+def later(verb: str) -> NoReturn:
+    raise Unsupported(
+        f"{verb} comes with the release on agents that work together: this version of Clew does not have it yet"
+    )
 
 
 class State:
@@ -184,11 +160,23 @@ class RunContext(Struct, Generic[_D_co], frozen=True, eq=False, kw_only=True):
     agent: str = ""
     turn: int = 0
     metadata: Mapping[str, JSON] = {}
-    verbs: ToolVerbs = LaterVerbs()
+    verbs: ToolVerbs = NoVerbs()
 
     @property
     def state(self) -> State:
         return State(self.verbs)
+
+    def note(self, kind: str, value: JSON = None, /) -> Awaitable[None]:
+        """Write a remark into the journal; it changes nothing else. For tools and middleware."""
+        return self.verbs.note(kind, value)
+
+    def emit(self, value: JSON, /) -> None:
+        """Show progress to whoever watches now; it is not kept."""
+        self.verbs.emit(value)
+
+    def end(self) -> None:
+        """Ask for the end of the run, once what is under way has finished. For tools and middleware."""
+        self.verbs.end()
 
     def __repr__(self) -> str:
         # Deps hold clients and keys: they are never shown.
@@ -215,9 +203,9 @@ class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_o
     async def step(self, name: str, fn: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
     @overload
     async def step(self, name: str, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`fn`'s value, committed: when the body runs again it is given back without calling `fn`."""
-        return await self.verbs.step(name, "idempotent", fn, args, kwargs)
+        return self.verbs.step(name, "idempotent", fn, args, kwargs)
 
     @overload
     async def once_step(
@@ -225,9 +213,9 @@ class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_o
     ) -> _T: ...
     @overload
     async def once_step(self, name: str, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
-    async def once_step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def once_step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """As `step`, for what must not happen twice: its intent is committed before `fn` is called."""
-        return await self.verbs.step(name, "once", fn, args, kwargs)
+        return self.verbs.step(name, "once", fn, args, kwargs)
 
     @overload
     async def ask(
@@ -258,7 +246,7 @@ class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_o
         expires: Duration | None = None,
         on_expire: AskExpiry = "reject",
     ) -> Any: ...
-    async def ask(
+    def ask(
         self,
         prompt: str,
         schema: Any = str,
@@ -269,11 +257,11 @@ class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_o
     ) -> Any:
         """A person's answer, of the type asked for. Raises Rejected if turned down or out of time."""
         question = Question(prompt=prompt, schema=schema, name=name, expires=expires, on_expire=on_expire)
-        return await self.verbs.ask(question)
+        return self.verbs.ask(question)
 
-    async def sleep(self, duration: Duration, /) -> None:
+    def sleep(self, duration: Duration, /) -> Awaitable[None]:
         """Wait durably: the run holds no task and no lease meanwhile."""
-        await self.verbs.sleep(duration)
+        return self.verbs.sleep(duration)
 
     async def run(self, agent: Agent[Any, _Out], input: Input, *, name: str | None = None) -> Result[_Out]:
         """The result of a child run, found again after a crash."""
@@ -282,11 +270,3 @@ class ToolContext(RunContext[_D_co], Generic[_D_co], frozen=True, eq=False, kw_o
     async def background(self, target: Tool[Any, ..., Any] | Agent[Any, Any], /, **args: Any) -> str:
         """Start a tool or agent beside this run; the id of its run. Its result comes as a message."""
         return await self.verbs.background(target, args)
-
-    async def note(self, kind: str, value: JSON, /) -> None:
-        """Write a remark into the journal; it changes nothing else."""
-        await self.verbs.note(kind, value)
-
-    def emit(self, value: JSON, /) -> None:
-        """Show progress to whoever watches now; it is not kept."""
-        self.verbs.emit(value)

@@ -102,14 +102,20 @@ def _check_choices(declared: Declaration, named: str) -> None:
         raise UsageError(f"{named}instructions= takes text, or a function of the RunContext")
     if not callable(declared.on_change):
         one_of(declared.on_change, ("warn", "fail"), f"{named}on_change")
-    if isinstance(declared.on_tool_error, int):
-        whole(declared.on_tool_error, f"{named}on_tool_error")
-    elif not callable(declared.on_tool_error):
-        one_of(declared.on_tool_error, ("tell", "stop"), f"{named}on_tool_error")
+    _check_recovery(declared.on_tool_error, f"{named}on_tool_error")
     valid_text(declared.instructions if isinstance(declared.instructions, str) else "", f"{named}instructions")
     for what, kind in (("limits", Limits), ("model_settings", ModelSettings | None)):
         if not isinstance(getattr(declared, what), kind):
             raise UsageError(f"{named}{what}={getattr(declared, what)!r}: give clew.{what.title().replace('_', '')}(…)")
+
+
+def _check_recovery(mode: OnToolError, what: str) -> None:
+    if isinstance(mode, int):
+        whole(mode, what)
+        if mode == 0:
+            raise UsageError(f"{what}=0: how many failures in a row end a run? Say 'stop' for the first")
+    elif not callable(mode):
+        one_of(mode, ("tell", "stop"), what)
 
 
 def _check_tools(declared: Declaration, named: str) -> None:
@@ -160,7 +166,7 @@ def spec_of(declared: Declaration, output: OutputType) -> AgentSpec:
         output_schema=output.schema,
         output_retries=declared.output_retries,
         max_continuations=declared.max_continuations,
-        on_tool_error=label(on_tool_error) if callable(on_tool_error) else str(on_tool_error),
+        on_tool_error=f"{label(on_tool_error)}()" if callable(on_tool_error) else str(on_tool_error),
         settings={} if settings is None else pack(settings.given()),
         limits=declared.limits,
         policy=tuple(label(one) if callable(one) else str(one) for one in declared.policy),

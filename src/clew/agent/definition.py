@@ -173,6 +173,10 @@ class Agent(Generic[_DA, _OA]):
     def on_change(self) -> OnChange:
         return self.declared.on_change
 
+    @property
+    def on_tool_error(self) -> OnToolError:
+        return self.declared.on_tool_error
+
     # --- as data ------------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -29,6 +29,7 @@ OnToolError: TypeAlias = Literal["tell", "stop"] | int | Callable[..., Any]
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LONGEST = 36_525 * 86_400  # seconds; a store counts microseconds in 64 bits
 
 
 def agent_name(name: object) -> str:
@@ -82,6 +83,8 @@ def in_seconds(duration: object, what: str) -> float | None:
         raise UsageError(f"{what}={duration!r}: give seconds or a timedelta")
     if not math.isfinite(seconds) or seconds <= 0:
         raise UsageError(f"{what}={duration!r}: it must be more than zero and finite, or None for none")
+    if seconds > LONGEST:
+        raise UsageError(f"{what}={duration!r}: a hundred years is the most, or None for none")
     return float(seconds)
 
 

@@ -148,7 +148,7 @@ class Tool(Generic[_D_contra, _PT, _R_co]):
             return self._dump(value)
         except ValueError as error:
             raise UsageError(
-                f"tool {self.name!r} returned a {type(value).__name__}, which cannot be dumped as JSON "
+                f"tool {self.name!r} returned a value of type {type(value).__name__}, which cannot be dumped as JSON "
                 f"({schemas.one_line(error)}): return text, numbers, lists, mappings or a pydantic model"
             ) from error
 

@@ -5,15 +5,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from clew.agent import Agent, ModelLike
+from clew.agent import Agent, Decide, ModelLike
 from clew.app.result import Diff, Finding, Pruned, Queued, Result
 from clew.app.run import Run, Thread
 from clew.app.runtime import Runtime
 from clew.core.limits import Limits
 from clew.core.spec import ModelSettings
-from clew.errors import Unsupported
 from clew.runtime.plan import Input
-from clew.runtime.user_code import Raised, attempt
+from clew.runtime.user_code import Raised, attempt, call
 
 __all__ = ["Diff", "Finding", "Pruned", "Queued", "Result", "Run", "Runtime", "Thread", "run_agent", "run_agent_sync"]
 
@@ -24,18 +23,30 @@ async def run_agent(
     *,
     deps: Any = None,
     model: ModelLike | None = None,
-    decide: object = None,
+    decide: Decide | None = None,
     limits: Limits | None = None,
     model_settings: ModelSettings | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Result[Any]:
     """The settled result of a run in memory: what `agent.run` does."""
-    if decide is not None:
-        raise Unsupported("decide= comes with the release on people in the loop: leave it out")
     runtime = Runtime("memory://", agents=[agent], deps=_Given(deps), model=model)
     async with runtime:
         run = await runtime.start(agent, input, limits=limits, model_settings=model_settings, metadata=metadata)
-        return await run.result()
+        result = await run.result()
+        while decide is not None and await _decided(runtime, result, decide):
+            result = await run.result()
+        return result
+
+
+async def _decided(runtime: Runtime, result: Result[Any], decide: Decide) -> bool:
+    """Answer what a run asks; whether there was an answer to anything."""
+    answers = 0
+    for ticket in result.tickets:
+        decision = await call(decide, ticket)
+        if decision is not None:
+            await runtime.decide(ticket, decision, by="decide")
+            answers += 1
+    return answers > 0
 
 
 class _Given:

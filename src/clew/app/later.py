@@ -1,6 +1,6 @@
 """Verbs whose names are settled and whose work comes with later releases: each says so when it is called."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
@@ -11,7 +11,6 @@ from clew.app.result import Diff, Finding, Pruned, Queued
 from clew.app.run import Run
 from clew.core.limits import Limits
 from clew.core.messages import ToolCall
-from clew.core.tickets import Decision, Ticket
 from clew.errors import Unsupported
 from clew.runtime.plan import Input
 
@@ -24,36 +23,6 @@ Missing = OnMiss | Callable[[ToolCall], Any]
 
 class Later:
     """The part of Runtime that is a promise."""
-
-    async def tickets(
-        self,
-        *,
-        run_id: str | None = None,
-        agent: str | None = None,
-        thread_id: str | None = None,
-        kind: str | None = None,
-        closed: bool = False,
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> AsyncIterator[Ticket]:
-        raise Unsupported(f"rt.tickets comes with {_PEOPLE}: this version of Clew does not have it yet")
-        yield  # type: ignore[unreachable]  # an async iterator all the same
-
-    async def decide(
-        self,
-        ticket: Ticket | str,
-        decision: Decision,
-        *,
-        run_id: str | None = None,
-        decision_id: str | None = None,
-        by: str | None = None,
-    ) -> Ticket:
-        _later("rt.decide", _PEOPLE)
-
-    async def decide_all(
-        self, decisions: Mapping[str, Decision], *, run_id: str | None = None, by: str | None = None
-    ) -> list[Ticket]:
-        _later("rt.decide_all", _PEOPLE)
 
     async def queued(self, run_id: str) -> list[Queued]:
         _later("rt.queued", _PEOPLE)

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from clew.agent import Agent
 from clew.agent.shapes import in_seconds
-from clew.app.later import Later
+from clew.app.deciding import Deciding
 from clew.app.result import Result
 from clew.app.run import Run, Thread, Until
 from clew.core.deltas import Delta
@@ -20,7 +20,7 @@ from clew.core.snapshots import Snapshot
 from clew.core.snapshots import snapshot as snapshot_of
 from clew.core.state import State
 from clew.errors import JournalCorrupt
-from clew.ports import RunFilter, RunInfo, Status, Store, ThreadInfo
+from clew.ports import RunFilter, RunInfo, Status, Store, ThreadInfo, TicketFilter
 from clew.runtime.feed import Feed
 from clew.runtime.station import Station
 from clew.runtime.values import loaded
@@ -36,7 +36,7 @@ PAGE = 100
 OURSELVES = frozenset({"timer", "rate_limit", "background_tasks"})  # waits that end without anybody outside
 
 
-class Reading(Later):
+class Reading(Deciding):
     """What a Runtime shows; set up by the Runtime itself."""
 
     store: Store
@@ -147,7 +147,8 @@ class Reading(Later):
             if typed or state.finished.output.value is not None:
                 value = await loaded(state.finished.output.value, self.store)
                 output = agent.load_output(value) if agent is not None and typed else value
-        return Result(state, output=output, reasons=reasons)
+        tickets = () if state.finished is not None else tuple(await self.store.tickets(TicketFilter(run_id=run_id)))
+        return Result(state, output=output, reasons=reasons, tickets=tickets)
 
     async def watch_run(
         self, run_id: str, after: int = 0, *, until: Until = "done", snapshot: bool = False

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from typing_extensions import TypeVar
 
-from clew.agent import Agent, StateKey
+from clew.agent import Agent, NoVerbs, StateKey
 from clew.app.result import Queued, Result
 from clew.core.deltas import Delta, ResetDelta, TextDelta
 from clew.core.entries import Entry, ModelReplied
 from clew.core.messages import Message
 from clew.core.snapshots import Snapshot
 from clew.core.tickets import Decision, Ticket
-from clew.core.values import unpack
+from clew.core.values import Value
 from clew.errors import NotFound, Unsupported
-from clew.ports import RunInfo
+from clew.ports import RunInfo, Store
 from clew.runtime.plan import Input
+from clew.runtime.values import loaded
 
 if TYPE_CHECKING:
     from clew.app.runtime import Runtime
@@ -98,8 +99,11 @@ class Run(Generic[_Out_co]):
     async def state(self, key: StateKey[Any] | None = None) -> Any:
         """The state keys of the run and its thread, or the value of one."""
         state = await self._runtime.state_of(self.id)
-        values = {name: unpack(value) for name, value in {**state.thread_state, **state.run_state}.items()}
-        return values if key is None else values.get(key.name, key.default)
+        store = self._runtime.opened
+        if key is None:
+            known = {**state.thread_state, **state.run_state}
+            return {name: await loaded(value, store) for name, value in known.items()}
+        return await _value(key, state.run_state if key.scope == "run" else state.thread_state, store)
 
     async def send(
         self, input: Input, *, when: Literal["asap", "idle"] = "asap", message_id: str | None = None
@@ -158,4 +162,12 @@ class Thread:
 
     async def state(self, key: StateKey[_T]) -> _T:
         values = (await self._runtime.state_of(await self._head())).thread_state
-        return unpack(values[key.name]) if key.name in values else key.default
+        return await _value(key, values, self._runtime.opened)
+
+
+async def _value(key: StateKey[_T], values: Mapping[str, Value], store: Store) -> _T:
+    """Raises UsageError for a key without value and default."""
+    if key.name not in values:
+        default: _T = NoVerbs().state_value(key)
+        return default
+    return key.load(await loaded(values[key.name], store))

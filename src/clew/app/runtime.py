@@ -179,6 +179,7 @@ class Runtime(Reading):
             agents={},
             deps=deps_maker(deps, self.store.info),
             resolve=resolve_model,
+            result=lambda state, agent: self._result(state.run, agent, (), state),
             model=model,
             grace=0.0 if grace == 0 else in_seconds(grace, "Runtime: grace") or 0.0,
             lease=int((in_seconds(lease, "Runtime: lease") or 30.0) * 1_000_000),

@@ -11,6 +11,7 @@ from clew.core.deltas import Delta
 from clew.core.entries import Entry
 from clew.core.messages import Message, Usage
 from clew.core.tickets import Ticket
+from clew.policy.rules import ORDER
 from clew.ports import RunInfo
 
 REF = "#/$defs/{name}"
@@ -19,7 +20,21 @@ TEXTS = {"type": "array", "items": TEXT}
 WHOLE = {"type": "integer"}
 COUNTS = {"type": "object", "additionalProperties": WHOLE}
 # By command: what one line of its output is.
-LINES = ("demo", "run", "runs", "show", "watch", "watch-all", "cancel", "worker", "torture", "error")
+LINES = (
+    "demo",
+    "run",
+    "runs",
+    "show",
+    "watch",
+    "watch-all",
+    "tickets",
+    "decide",
+    "cancel",
+    "worker",
+    "check",
+    "torture",
+    "error",
+)
 
 
 @click.command("schema", short_help="Print what --json prints, as JSON Schema.", epilog="Example: clew schema runs")
@@ -39,11 +54,12 @@ def schema(line: str | None = None) -> dict[str, Any]:
         (Entry, Delta, RunInfo, Ticket, Message, Usage), ref_template=REF
     )
     lines = {
-        "demo": _object({"folder": TEXT, "paid": COUNTS}),
         "runs": _with(info, {"reason": TEXT}),
         "show": _object({"run": {"$ref": "#/$defs/runs"}, "entries": {"type": "array", "items": entry}}),
         "watch": {"anyOf": [entry, delta]},
         "watch-all": _object({"cursor": TEXT, "run_id": TEXT, "entry": entry}),
+        "tickets": _with(ticket, {"ref": TEXT}),
+        "decide": {"$ref": "#/$defs/tickets"},
         "cancel": {"$ref": "#/$defs/runs"},
         "run": _object(
             {
@@ -62,28 +78,8 @@ def schema(line: str | None = None) -> dict[str, Any]:
                 "messages": {"type": "array", "items": message},
             }
         ),
-        "worker": _object(
-            {
-                "event": {"enum": ["ready", "holding", "draining", "drained"]},
-                "pid": WHOLE,
-                "agents": TEXTS,
-                "runs": TEXTS,
-            }
-        ),
-        "torture": _object(
-            {
-                "ok": {"type": "boolean"},
-                "points": WHOLE,
-                "repeated": TEXTS,
-                "differing": TEXTS,
-                "wrong": TEXTS,
-                "rerun": COUNTS,
-                "doubts": WHOLE,
-                "calm": TEXT,
-            }
-        ),
-        "error": _object({"error": _object({"kind": TEXT, "message": TEXT})}),
     }
+    lines |= PLAIN
     chosen = {"$ref": f"#/$defs/{line}"} if line is not None else {"anyOf": [{"$ref": f"#/$defs/{x}"} for x in LINES]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **chosen, "$defs": {**defs, **lines}}
 
@@ -94,3 +90,46 @@ def _object(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _with(base: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     return {"allOf": [base, _object(fields)]}
+
+
+# Lines that hold nothing of the journal.
+PLAIN: dict[str, Any] = {
+    "worker": _object(
+        {
+            "event": {"enum": ["ready", "holding", "draining", "drained"]},
+            "pid": WHOLE,
+            "agents": TEXTS,
+            "runs": TEXTS,
+        }
+    ),
+    "check": _object(
+        {
+            "agent": TEXT,
+            "tool": TEXT,
+            "args": {"type": "object"},
+            "verdict": {"enum": [*ORDER, "invalid"]},
+            "rule": TEXT,
+            "reason": TEXT,
+            "matched": {
+                "type": "array",
+                "items": _object({"rule": TEXT, "verdict": {"enum": list(ORDER)}, "reason": TEXT}),
+            },
+            "asked_without_deps": TEXTS,
+            "not_asked": TEXTS,
+        }
+    ),
+    "torture": _object(
+        {
+            "ok": {"type": "boolean"},
+            "points": WHOLE,
+            "repeated": TEXTS,
+            "differing": TEXTS,
+            "wrong": TEXTS,
+            "rerun": COUNTS,
+            "doubts": WHOLE,
+            "calm": TEXT,
+        }
+    ),
+    "error": _object({"error": _object({"kind": TEXT, "message": TEXT})}),
+    "demo": _object({"folder": TEXT, "paid": COUNTS}),
+}

@@ -1,16 +1,33 @@
 """`clew show`: one run as a timeline."""
 
+import json
 from typing import Any
 
 import click
 
 from clew import codec
-from clew.app import Runtime
 from clew.cli.common import Common, found, perform, run_argument, shared
-from clew.cli.output import COLOURS, ago, count, dollars, harmless, info_json, local, print_json, say, took
+from clew.cli.output import (
+    COLOURS,
+    ago,
+    count,
+    dollars,
+    harmless,
+    info_json,
+    local,
+    print_json,
+    say,
+    short,
+    took,
+)
 from clew.cli.timeline import Narrator, print_line
+from clew.core import entries as e
+from clew.core.calls import may_have_run
 from clew.core.state import Call, State
+from clew.core.values import unpack
 from clew.ports import LeaseInfo, RunInfo
+
+LONGEST_VALUE = 120  # characters of a state key
 
 
 @click.command(
@@ -38,8 +55,13 @@ async def _show(common: Common, run: str) -> None:
         for entry in entries:
             for line in narrator.tell(entry):
                 print_line(line, narrator.begun)
+        state = await runtime.state_of(info.run_id)
+        for scope, values in (("run", state.run_state), ("thread", state.thread_state)):
+            for name, value in values.items():
+                said = json.dumps(unpack(value), ensure_ascii=False)
+                say(f"state of the {scope}: {harmless(name)} = {short(said, LONGEST_VALUE)}", dim=True)
         if info.status != "done":
-            await _print_now(runtime, info)
+            _print_now(state, info, await runtime.store.lease(info.run_id), runtime.store.now())
 
 
 def _print_head(info: RunInfo, now: int) -> None:
@@ -54,13 +76,13 @@ def _print_head(info: RunInfo, now: int) -> None:
     say(harmless(", ".join(filter(None, facts))), dim=True)
 
 
-async def _print_now(runtime: Runtime, info: RunInfo) -> None:
+def _print_now(state: State, info: RunInfo, lease: LeaseInfo, now: int) -> None:
     """How it stands: who drives it, which calls are open, what it waits for."""
-    state = await runtime.state_of(info.run_id)
-    lease = await runtime.store.lease(info.run_id)
-    say(f"now: {_standing(info, lease, runtime.store.now())}", bold=True)
+    say(f"now: {_standing(info, lease, now)}", bold=True)
     for call in state.open_calls:
         say(harmless(f"  {call.id} {call.tool}: {_open(state, call, lease)}"))
+    for ticket in state.tickets:
+        say(harmless(f"  asks: clew decide {info.run_id}/{ticket} approve|edit|reject|respond …"))
 
 
 def _standing(info: RunInfo, lease: LeaseInfo, now: int) -> str:
@@ -77,8 +99,11 @@ def _standing(info: RunInfo, lease: LeaseInfo, now: int) -> str:
 
 
 def _open(state: State, call: Call, lease: LeaseInfo) -> str:
-    if call.in_doubt or (call.intent is not None and not lease.alive):
+    open_ticket = next((wait.opened for wait in call.waits if wait.closed is None), None)
+    if call.in_doubt or (may_have_run(call) and not lease.alive):
         return "in doubt: it was started, and nobody can say yet what became of it"
+    if open_ticket is not None and not lease.alive:
+        return "waits for an answer" if isinstance(open_ticket, e.TicketOpened) else "sleeps"
     if call.retry_at is not None:
         return f"tried again in {took(max(call.retry_at - state.at, 0) / 1e6)}"
     return "at work" if lease.alive else "to be run"

@@ -10,6 +10,7 @@ from clew.cli.output import count, dollars, harmless, say, short, took, width
 from clew.core import entries as e
 from clew.core.messages import Message, ToolCall, Usage, text_of
 from clew.core.outcomes import detail_of
+from clew.core.tickets import Approve, Decision, Edit, Reject, Respond
 from clew.core.values import unpack
 from clew.errors import JournalCorrupt
 
@@ -37,7 +38,7 @@ class Narrator:
         self._calls: dict[str, ToolCall] = {}
         self._turn = 0
 
-    def tell(self, entry: e.Entry) -> Iterator[Line]:
+    def tell(self, entry: e.Entry) -> Iterator[Line]:  # noqa: PLR0915 -- a flat match
         self.begun = self.begun or entry.at
         match entry:
             case e.RunStarted():
@@ -66,11 +67,28 @@ class Narrator:
                 by = f" by {entry.by}" if entry.by else ""
                 reason = f": {entry.reason}" if entry.reason else ""
                 yield Line(entry.at, "x", f"cancel asked for{by}{reason}", "yellow")
+            case e.TicketOpened():
+                text = f"{entry.ticket} asks ({entry.ticket_kind}): {entry.prompt}"
+                yield Line(entry.at, "?", text, "yellow")
+            case e.DecisionMade():
+                by = f" by {entry.by}" if entry.by else ""
+                yield Line(entry.at, "!", f"{entry.ticket} {_decided(entry.decision)}{by}", "yellow")
+            case e.TicketClosed():
+                applied = f", {entry.applied}" if entry.applied else ""
+                yield Line(entry.at, "!", f"{entry.ticket} closed: {entry.why}{applied}", "yellow")
+            case e.StepRecorded():
+                value = entry.error.message if entry.error else _value(entry.value)
+                yield Line(entry.at, "·", f"{entry.step} → {value}")
+            case e.TimerSet():
+                yield Line(entry.at, "z", f"{entry.timer} sleeps {_between(entry.at, entry.due)}", "blue")
+            case e.StateChanged():
+                if entry.ops:
+                    yield Line(entry.at, "·", f"state by {entry.by}: {', '.join(op.key for op in entry.ops)}")
             case e.OutputRejected():
                 yield Line(entry.at, "!", f"answer refused: {entry.message}", "yellow")
             case e.RunFinished():
                 yield _finished(entry)
-            case e.ToolStarted() | e.BaseFixed():
+            case e.ToolStarted() | e.StepStarted() | e.TimerFired() | e.BaseFixed():
                 return  # the call stands with its reply already
             case _:
                 yield Line(entry.at, "·", f"{entry.kind} {_rest(entry)}")
@@ -96,6 +114,7 @@ class Narrator:
 
     def _failed(self, entry: e.ToolFailed) -> Iterator[Line]:
         again = "" if entry.retry_at is None else f", tried again in {_between(entry.at, entry.retry_at)}"
+        again = ", in doubt" if entry.source == "doubt" and not entry.final else again
         text = f"{self._ended(entry)}: {_error(entry)}{again}"
         yield Line(entry.at, "✗", text, "yellow" if again else "red")
 
@@ -108,6 +127,18 @@ class Narrator:
     def _name(self, call: str) -> str:
         known = self._calls.get(call)
         return call if known is None else f"{call} {known.tool}"
+
+
+def _decided(decision: Decision) -> str:
+    match decision:
+        case Approve(remember=remember):
+            return "approved" + (f" for the {remember}" if remember else "")
+        case Edit(args=args):
+            return f"edited: {_value(args)}"
+        case Reject(message=message):
+            return "rejected" + (f": {message}" if message else "")
+        case Respond(value=value):
+            return f"answered: {_value(value)}"
 
 
 def print_line(line: Line, begun: int, *, err: bool = False) -> None:

@@ -1,6 +1,7 @@
 """What may be asked of the world, in the imperative: the shell performs these and answers with facts."""
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -8,12 +9,16 @@ from clew.core.entries import Entry, RunFinished
 
 
 class CallModel(Struct, frozen=True, gc=False):
-    """Ask the model for the next reply, not before `not_before`. `ordinal` counts the answers and failures so far."""
+    """Ask the model for the next reply, not before `not_before`. `ordinal` counts the answers and failures so far.
+
+    `continues`: the step whose words were cut off, and are taken up again.
+    """
 
     step: str
     attempt: int = 1
     ordinal: int = 0
     not_before: int | None = None
+    continues: str | None = None
 
 
 class CallTool(Struct, frozen=True, gc=False):
@@ -29,6 +34,28 @@ class Record(Struct, frozen=True, gc=False):
 
     entry: Entry
     not_before: int | None = None
+
+
+class Judge(Struct, frozen=True, gc=False):
+    """Ask policy and middleware of a call. `again`: its arguments were edited, only what forbids counts now."""
+
+    step: str
+    again: bool = False
+
+
+class Verify(Struct, frozen=True, gc=False):
+    """Ask the tool what became of a call, or of the step inside of it, that nobody saw end."""
+
+    step: str
+    subject: str
+    not_before: int | None = None
+
+
+class RunHooks(Struct, frozen=True, gc=False):
+    """Let middleware see a boundary. `step` is the mark that it leaves, where that is a fact."""
+
+    step: str
+    hook: Literal["on_attach", "on_input", "on_turn_end"]
 
 
 class CheckOutput(Struct, frozen=True, gc=False):
@@ -58,4 +85,18 @@ class Finish(Struct, frozen=True, gc=False):
     entry: RunFinished
 
 
-Effect: TypeAlias = CallModel | CallTool | Record | CheckOutput | Await | Close | Finish
+class Here(Struct, frozen=True, gc=False):
+    """What this process knows and no journal says: it is handed to the rules beside the state.
+
+    `allowed`: calls that were judged here and simply pass. `hooked`: boundaries without a mark that were passed here.
+    `patience`: until when a doubt of a call has to wait, since whoever started it may live.
+    """
+
+    allowed: frozenset[str] = frozenset()
+    hooked: frozenset[str] = frozenset()
+    patience: Mapping[str, int] = {}
+
+
+NOWHERE = Here()
+
+Effect: TypeAlias = CallModel | CallTool | Judge | Verify | RunHooks | Record | CheckOutput | Await | Close | Finish

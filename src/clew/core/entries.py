@@ -129,6 +129,7 @@ class ModelReplied(Envelope, frozen=True, tag="model_replied"):
     request: RequestMade | None = None
     duration: int = 0
     first_token: int | None = None
+    end: bool = False  # middleware asked for the end of the run
 
     @property
     def text(self) -> str:
@@ -237,6 +238,7 @@ class ToolFailed(Envelope, frozen=True, tag="tool_failed"):
     state: tuple[Op, ...] = ()
     source: Source = "ran"
     duration: int = 0
+    stop: bool = False  # the agent's recovery asked for the end of the run
 
 
 class DoubtResolved(Envelope, frozen=True, tag="doubt_resolved"):
@@ -294,8 +296,9 @@ class TicketClosed(Envelope, frozen=True, tag="ticket_closed"):
 
 class StateChanged(Envelope, frozen=True, tag="state_changed"):
     kind: ClassVar[Literal["state_changed"]] = "state_changed"
-    ops: tuple[Op, ...]
+    ops: tuple[Op, ...] = ()
     by: str = ""
+    end: bool = False  # it asked for the end of the run
 
 
 class TimerSet(Envelope, frozen=True, tag="timer_set"):

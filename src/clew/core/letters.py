@@ -48,11 +48,12 @@ class DecisionLetter(Letter, frozen=True, tag="decision"):
 
 
 class LateResultLetter(Letter, frozen=True, tag="late_result"):
-    """What a worker that lost its lease still knows about a call."""
+    """What a worker that lost its lease still knows about a call, or about one attempt at it."""
 
     kind: ClassVar[Literal["late_result"]] = "late_result"
     call: str
     from_epoch: int
+    attempt: int = 1
     value: Value = None
     error: str | None = None
 

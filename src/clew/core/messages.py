@@ -1,12 +1,13 @@
 """The transcript: messages, their parts, and what a reply cost in tokens."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias, overload
 
 import msgspec
 from msgspec import Struct
 
-from clew.core.values import Value, check_text, parse_arguments, unpack
+from clew.core.values import Value, check_text, pack, parse_arguments, unpack
 from clew.errors import UsageError
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -56,6 +57,15 @@ class ToolCall(
         if self.invalid is not None:
             return {}
         return parse_arguments(self.args_text) if self._args is None else unpack(self._args)
+
+    def with_args(self, args: Mapping[str, Any]) -> "ToolCall":
+        """The same call with other arguments. Raises UsageError for what is no JSON."""
+        pack(args)
+        try:
+            text = json.dumps(dict(args), ensure_ascii=False)
+        except TypeError as error:
+            raise UsageError(f"arguments of {self.tool!r}: {error}") from error
+        return msgspec.structs.replace(self, args_text=text, _args=None, invalid=None)
 
 
 class ToolResult(Struct, frozen=True, gc=False, tag="tool_result", tag_field="kind", omit_defaults=True):

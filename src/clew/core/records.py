@@ -97,13 +97,14 @@ class RequestMade(_Record, frozen=True, kw_only=True):
 
 
 class Op(_Record, frozen=True, kw_only=True):
-    """One change of a state key. `writers` names the calls a merge function was given."""
+    """One change of a state key. `writers` names the calls whose values were merged, `given` what this one gave."""
 
     op: Literal["set", "add", "append", "remove"]
     key: str
     scope: Literal["run", "thread"] = "run"
     value: Value = None
     writers: tuple[str, ...] = ()
+    given: tuple[Value, ...] = ()  # at most one; nothing if it is the value itself
 
 
 class StepError(_Record, frozen=True):

@@ -2,24 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from clew.core import entries as e
+from clew.core import turns
 from clew.core.calls import Call as Call
-from clew.core.calls import left_open, unjudged
-from clew.core.keys import changed_keys
+from clew.core.calls import settled, started, unjudged
+from clew.core.course import Course, replied
 from clew.core.limits import Limits
-from clew.core.messages import Message, Text, ToolCall, ToolResult, Transcript, Usage, identified, message_id
+from clew.core.messages import Message, Text, ToolCall, Transcript, Usage, identified, message_id, text_of
 from clew.core.outcomes import Outcome
+from clew.core.records import Owner
 from clew.core.spec import AgentSpec, ToolSpec
-from clew.core.tickets import Approve, Edit
 from clew.core.values import Digest, Value
 from clew.errors import JournalCorrupt
-
-_V = TypeVar("_V")
 
 
 class ModelPhase(Struct, frozen=True, kw_only=True, gc=False):
@@ -40,6 +39,7 @@ class Known(Struct, frozen=True, kw_only=True, gc=False):
 
 
 NOTHING_KNOWN = Known()
+WINDOW = 2  # a reply that is repeated may have this many times as many others between
 BEGINNINGS = (e.BaseFixed, e.DriverAttached)  # of an activation: the time before them was not driven
 
 
@@ -52,6 +52,7 @@ class State(Struct, frozen=True, kw_only=True, gc=False):
     at: int = 0
     epoch: int = 0
     worker: str = ""
+    owner: Owner | None = None
     started: e.RunStarted | None = None
     queued: bool = False
     fingerprint: Digest = ""
@@ -68,6 +69,7 @@ class State(Struct, frozen=True, kw_only=True, gc=False):
     model: ModelPhase = ModelPhase()
     calls: tuple[Call, ...] = ()
     final: e.ModelReplied | None = None  # a reply without calls that the run has not acted on
+    continued: int = 0  # how often the reply was taken up again after it was cut off
     rejections: int = 0  # of final answers, in a row
     usage: Usage = Usage()
     cost: Decimal | None = None
@@ -86,6 +88,7 @@ class State(Struct, frozen=True, kw_only=True, gc=False):
     remote: e.RemoteAttached | None = None
     reminders: tuple[e.ReminderAdded, ...] = ()
     skills: tuple[e.SkillLoaded, ...] = ()
+    course: Course = Course()
     cancel: e.CancelRequested | None = None
     paused: e.Paused | None = None
     blocked: e.CallJudged | None = None
@@ -143,14 +146,13 @@ def _change(state: State, entry: e.Entry) -> State:
         case e.ModelReplied():
             return _replied(state, entry)
         case e.ToolReturned():
-            return _returned(state, entry)
+            return turns.returned(state, entry)
         case e.ToolStarted():
-            return _call(state, entry.call, intent=entry, in_doubt=False, finding=None)
+            return turns.with_call(state, entry.call, lambda call: started(call, entry, state.owner))
         case e.ToolFailed():
-            return _failed(state, entry)
+            return turns.failed(state, entry)
         case e.CallJudged():
-            blocked = entry if entry.verdict == "block" else state.blocked
-            return replace(_call(state, entry.call, judged=entry), blocked=blocked)
+            return turns.judged(state, entry)
         case e.DriverAttached():
             return _attached(state, entry)
         case e.RunStarted():
@@ -170,26 +172,23 @@ def _change(state: State, entry: e.Entry) -> State:
             transcript = state.transcript.extended(told)
             return replace(state, transcript=transcript, final=None, rejections=state.rejections + 1)
         case e.StepStarted() | e.StepRecorded():
-            steps = _find(state, entry.call).steps
-            return _call(state, entry.call, steps=(*steps, entry))
+            return turns.step_told(state, entry)
         case e.DoubtResolved():
-            return _call(state, entry.call, finding=entry, in_doubt=False)
+            return turns.with_call(state, entry.call, lambda call: settled(state.run, call, entry))
         case e.LateResultReceived():
-            return state if _open(state, entry.call) is None else _call(state, entry.call, late=entry)
+            return turns.late_result(state, entry)
         case e.TicketOpened():
-            return _ticket_opened(state, entry)
-        case e.DecisionMade():
-            return _decided(state, entry)
-        case e.TicketClosed():
-            return replace(state, tickets=_without(state.tickets, entry.ticket))
+            return turns.ticket_opened(state, entry)
+        case e.DecisionMade() | e.TicketClosed():
+            return turns.ticket_closed(state, entry)
         case e.StateChanged():
-            return _with_ops(state, entry.ops)
+            return turns.state_changed(state, entry)
         case e.TimerSet():
-            return replace(state, timers={**state.timers, entry.timer: entry})
+            return turns.timer_set(state, entry)
         case e.TimerFired():
-            return replace(state, timers=_without(state.timers, entry.timer))
+            return turns.timer_fired(state, entry)
         case e.LimitsChanged():
-            return replace(state, limits=entry.limits)
+            return replace(state, limits=entry.limits, course=replace(state.course, limit=None, stop=None))
         case e.CancelRequested():
             return replace(state, cancel=state.cancel or entry)
         case e.Paused():
@@ -209,7 +208,7 @@ def _change(state: State, entry: e.Entry) -> State:
             return replace(state, children={**state.children, entry.run: entry})
         case e.ChildFinished():
             spent = _spend(state, entry.usage, entry.cost)
-            return replace(spent, children=_without(state.children, entry.run))
+            return replace(spent, children=turns.without(state.children, entry.run))
         case e.RemoteAttached():
             return replace(state, remote=entry)
         case e.RemoteProgressed():
@@ -321,9 +320,11 @@ def _reworded(messages: Sequence[Message], old: Sequence[str], new: Sequence[Mes
 
 def _attached(state: State, entry: e.DriverAttached) -> State:
     """What an older epoch started and did not finish is what a crash left: `once` is in doubt, the rest starts anew."""
-    calls = tuple([replace(call, in_doubt=True) if left_open(call) else call for call in state.calls])
+    calls = tuple([turns.attached(state, call) for call in state.calls])
     fingerprint = entry.fingerprint or state.fingerprint
-    return replace(state, epoch=entry.epoch, worker=entry.worker, fingerprint=fingerprint, calls=calls)
+    return replace(
+        state, epoch=entry.epoch, worker=entry.worker, owner=entry.owner, fingerprint=fingerprint, calls=calls
+    )
 
 
 # --- messages and models ----------------------------------------------------------------------------------------------
@@ -349,18 +350,39 @@ def _replied(state: State, entry: e.ModelReplied) -> State:
         ]
     )
     phase = ModelPhase(name=state.model.name, asked=state.model.asked + 1)
+    transcript = _continued(state.transcript, message) if entry.continues else state.transcript.extended(message)
+    course, limits = state.course, state.limits
+    if limits.repeats is not None or course.writes:
+        said = text_of(transcript[-1].parts)
+        course = replied(course, entry, said, None if limits.repeats is None else WINDOW * limits.repeats)
+    if limits.text is not None:
+        course = replace(course, stop=turns.stopped_by_text(state, text_of(transcript[-1].parts)))
     return replace(
         state,
-        transcript=state.transcript.extended(message),
+        transcript=transcript,
         turn=turn,
         model=phase,
         calls=calls,
         final=None if calls else entry,
+        continued=state.continued + 1 if entry.continues else 0,
         usage=state.usage + entry.usage,
         cost=_sum(state.cost, entry.cost),
         call_count=state.call_count + len(calls),
         attempts=state.attempts + 1,
+        course=course,
+        end_requested=state.end_requested or entry.end,
     )
+
+
+def _continued(transcript: Transcript, more: Message) -> Transcript:
+    """A reply that was cut off and what it went on with are one message; words that were cut apart join."""
+    first = transcript[-1]
+    parts = [*first.parts, *more.parts]
+    place = len(first.parts)
+    if first.parts and more.parts and isinstance(parts[place - 1], Text) and isinstance(parts[place], Text):
+        parts[place - 1 : place + 1] = [Text(text_of(parts[place - 1 : place + 1]))]
+    joined = Message("assistant", tuple(parts), first.id, first.produced_by)
+    return transcript.prefix(len(transcript) - 1).extended(joined)
 
 
 def _model_failed(state: State, entry: e.ModelFailed) -> State:
@@ -382,105 +404,3 @@ def _spend(state: State, usage: Usage | None, cost: Decimal | None) -> State:
 
 def _sum(a: Decimal | None, b: Decimal | None) -> Decimal | None:
     return b if a is None else a if b is None else a + b
-
-
-# --- calls ------------------------------------------------------------------------------------------------------------
-
-
-def _open(state: State, call_id: str) -> Call | None:
-    for call in state.calls:
-        if call.request.call == call_id and call.answer is None:
-            return call
-    return None
-
-
-def _find(state: State, call_id: str) -> Call:
-    found = _open(state, call_id)
-    if found is None:
-        raise JournalCorrupt(f"run {state.run!r}: entry {state.seq} is about {call_id!r}, which is no open call")
-    return found
-
-
-def _call(state: State, call_id: str, **changes: object) -> State:
-    found = _find(state, call_id)
-    calls = tuple([replace(call, **changes) if call is found else call for call in state.calls])
-    return replace(state, calls=calls)
-
-
-def _answered(state: State, result: ToolResult) -> tuple[Transcript, tuple[Call, ...], tuple[Message, ...]]:
-    """Results take their place by call order once the last one is there, and then the mail behind them."""
-    message = Message("tool", (result,), message_id(state.run, state.seq), (state.run, state.turn))
-    found = _find(state, result.call)
-    maybe = [message if call is found else call.answer for call in state.calls]
-    answers = [answer for answer in maybe if answer is not None]
-    if len(answers) == len(maybe):
-        return state.transcript.extended(*answers, *state.mail), (), ()
-    calls = tuple([replace(call, answer=message) if call is found else call for call in state.calls])
-    return state.transcript, calls, state.mail
-
-
-def _returned(state: State, entry: e.ToolReturned) -> State:
-    transcript, calls, mail = _answered(state, ToolResult(entry.call, entry.content))
-    return replace(
-        _with_ops(state, entry.state) if entry.state else state,
-        transcript=transcript,
-        calls=calls,
-        mail=mail,
-        attempts=state.attempts + (entry.source == "ran"),
-        end_requested=state.end_requested or entry.end,
-    )
-
-
-def _failed(state: State, entry: e.ToolFailed) -> State:
-    changed = replace(
-        _with_ops(state, entry.state) if entry.state else state,
-        attempts=state.attempts + (entry.source == "ran"),
-        fatal=state.fatal or (entry if entry.class_ == "fatal" else None),
-    )
-    if not entry.final:
-        failures = _find(state, entry.call).failures + 1
-        return _call(changed, entry.call, failures=failures, retry_at=entry.retry_at, intent=None, in_doubt=False)
-    transcript, calls, mail = _answered(state, ToolResult(entry.call, entry.message, is_error=True))
-    return replace(changed, transcript=transcript, calls=calls, mail=mail)
-
-
-def _with_ops(state: State, ops: tuple[e.Op, ...]) -> State:
-    run_state = changed_keys(state.run_state, ops, "run")
-    return replace(state, run_state=run_state, thread_state=changed_keys(state.thread_state, ops, "thread"))
-
-
-# --- tickets ----------------------------------------------------------------------------------------------------------
-
-
-def _ticket_opened(state: State, entry: e.TicketOpened) -> State:
-    opened = replace(state, tickets={**state.tickets, entry.ticket: entry})
-    if entry.call is None:
-        return opened
-    return _call(opened, entry.call, tickets=(*_find(state, entry.call).tickets, entry.ticket))
-
-
-def _decided(state: State, entry: e.DecisionMade) -> State:
-    """A decision for a ticket that is no longer open stands in the journal and changes nothing."""
-    ticket = state.tickets.get(entry.ticket)
-    if ticket is None:
-        return state
-    closed = replace(state, tickets=_without(state.tickets, entry.ticket))
-    call = None if ticket.call is None else _open(state, ticket.call)
-    if call is None:
-        return closed
-    judged = call.judged
-    key = None if judged is None else judged.action_key
-    match entry.decision:
-        case Approve(remember="run") if key:
-            closed = replace(closed, run_approvals=(*state.run_approvals, key))
-        case Approve(remember="thread") if key:
-            closed = replace(closed, thread_approvals=(*state.thread_approvals, key))
-        case Edit(args=args) if judged is not None:
-            return _call(closed, call.id, judged=replace(judged, args=args), decided=entry)
-        case _:
-            pass
-    return _call(closed, call.id, decided=entry)
-
-
-def _without(mapping: Mapping[str, _V], key: str) -> dict[str, _V]:
-    return {k: v for k, v in mapping.items() if k != key}

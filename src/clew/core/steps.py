@@ -25,6 +25,19 @@ def nested_step(step: str, name: str, use: int = 1) -> str:
     return f"{step}:{name}" if use == 1 else f"{step}:{name}#{use}"
 
 
+def call_of(step: str) -> str:
+    """The call that a step inside of its body belongs to; a call's own step is the call."""
+    return step.partition(":")[0]
+
+
+def end_step(turn: int) -> str:
+    """The mark that hooks leave behind a turn."""
+    return f"{turn}.end"
+
+
+INPUT_STEP = "input"  # the mark that hooks leave behind the input
+
+
 def verify_step(step: str) -> str:
     return f"{step}!verify"
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from time import monotonic_ns
 from typing import Any, cast, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,10 +19,21 @@ from clew.core.messages import Data, Message, Part, Refusal, Text, Thinking, Too
 from clew.core.spec import money
 from clew.core.state import State
 from clew.core.steps import backoff, call_step
-from clew.core.values import MAX_DEPTH, VALUE_LIMIT, Digest, clean_text, digest, nesting, parse_arguments
+from clew.core.values import (
+    MAX_DEPTH,
+    VALUE_LIMIT,
+    Digest,
+    Value,
+    blob_form,
+    clean_text,
+    digest,
+    nesting,
+    parse_arguments,
+)
 from clew.errors import JournalCorrupt, ModelError, StoreUnavailable, Unsupported, UsageError
 from clew.ports import Fragment, Model, ModelReply, ModelRequest
 from clew.runtime.flight import Done, Flight
+from clew.runtime.hooks import HookFailed, Hooks, Seen
 from clew.runtime.redact import described, words
 from clew.runtime.saying import Saying
 from clew.runtime.station import Station
@@ -29,6 +41,7 @@ from clew.runtime.user_code import Raised, attempt, attempt_sync, call
 from clew.runtime.values import Aside, cleaned
 
 CHARACTERS_PER_TOKEN = 4
+GO_ON = "Your reply was cut off at its length limit. Go on exactly where it ended, and repeat nothing."
 CANCELLED_INSIDE = "the call to the model was cancelled from inside"
 STORE_AGAIN = 0.1  # seconds
 DEEPEST = 4 * MAX_DEPTH  # levels of a raw item, which is not ours to flatten
@@ -43,15 +56,20 @@ class Heard(Struct, frozen=True, gc=False):
     request: ModelRequest
     reply: ModelReply
     first: int | None
+    before: "Seen[ModelRequest] | None" = None
+    after: "Seen[ModelReply] | None" = None
 
 
 class Asking:
     """The model of one driver. `validated` keeps arguments that were already held against their schema."""
 
-    def __init__(self, station: Station, agent: Agent[Any, Any], context: Callable[[State], Any]) -> None:
+    def __init__(
+        self, station: Station, agent: Agent[Any, Any], context: Callable[[State], Any], hooks: "Hooks"
+    ) -> None:
         self._station = station
         self._agent = agent
         self._context = context
+        self._hooks = hooks
         self._aside = Aside()
         self._model: Model | None = None
         self.validated: dict[str, dict[str, Any]] = {}
@@ -65,10 +83,41 @@ class Asking:
         if isinstance(outcome, Raised):
             entry = self._raised(flight, state, effect, outcome.error, saying)
             return Done(() if entry is None else (entry,))
+        heard = outcome.value
+        if isinstance(heard, Done):
+            return heard
         # Models are anybody's code: a reply that is not one must not take the driver down with it.
-        made = attempt_sync(self._replied, state, effect, outcome.value, _since(begun))
-        entry = self._failed(state, effect, made.error, None, None) if isinstance(made, Raised) else made.value
-        return Done((entry,))
+        made = attempt_sync(self._with_hooks, state, effect, heard, _since(begun))
+        if isinstance(made, Raised):
+            usage, cost = self._spent(heard.reply)
+            return Done((self._failed(state, effect, made.error, usage, cost),))
+        return made.value
+
+    def _with_hooks(self, state: State, effect: CallModel, heard: Heard, took: int) -> Done:
+        """The reply with what middleware changed around it."""
+        entry = self._replied(state, effect, heard, took)
+        blobs: dict[Digest, bytes] = {}
+        if isinstance(entry, e.ModelReplied) and self._agent.declared.record_requests and entry.request is not None:
+            entry = replace(entry, request=replace(entry.request, blob=self._recorded(heard.request, blobs)))
+        if isinstance(entry, e.ModelReplied) and heard.after is not None:
+            entry = replace(entry, rewritten_by=heard.after.by or None, end=heard.after.verbs.ended)
+        done = Done((entry,), blobs)
+        for seen in (heard.before, heard.after):
+            done = done if seen is None else seen.with_facts(done)
+        return done
+
+    def _recorded(self, request: ModelRequest, blobs: dict[Digest, bytes]) -> Value:
+        """The whole request, stored aside."""
+        whole = msgspec.json.encode([request.instructions, list(request.messages), request.tools, request.settings])
+        reference, name = blob_form(whole, "application/json")
+        blobs[name] = whole
+        return reference
+
+    def _spent(self, reply: object) -> tuple[Usage | None, Decimal | None]:
+        """What a reply cost that cannot be kept."""
+        if not isinstance(reply, ModelReply) or not isinstance(cast("object", reply.usage), Usage):
+            return None, None
+        return reply.usage, money(reply.cost)
 
     async def _shown(self, state: State) -> Sequence[Message]:
         """The conversation. A store that is away is no fault of the model: it is asked until it answers."""
@@ -79,9 +128,28 @@ class Asking:
                 log.warning("run %s: a large value cannot be read now, trying again: %s", state.run, error)
             await asyncio.sleep(STORE_AGAIN)
 
-    async def _ask(self, state: State, effect: CallModel, saying: Saying, shown: Sequence[Message]) -> Heard:
+    async def _ask(self, state: State, effect: CallModel, saying: Saying, shown: Sequence[Message]) -> Heard | Done:
         request = await self._request(state, effect, shown)
-        return await self._heard(self._resolved(state), request, saying)
+        before = await self._hooks.before_model(state, request) if self._hooks.has("before_model") else None
+        if before is not None:
+            if before.verbs.ended:
+                return before.with_facts(Done())
+            request = before.value
+        heard = await self._heard(self._resolved(state), request, saying)
+        if self._hooks.has("after_model"):
+            return await self._seen_after(effect, state, heard, before)
+        return heard if before is None else replace(heard, before=before)
+
+    async def _seen_after(
+        self, effect: CallModel, state: State, heard: Heard, before: "Seen[ModelRequest] | None"
+    ) -> Heard | Done:
+        """The reply as middleware leaves it. What fails now was paid for all the same."""
+        outcome = await attempt(self._hooks.after_model(state, heard.reply, before))
+        if isinstance(outcome, Raised):
+            if not isinstance(outcome.error, HookFailed):
+                raise outcome.error
+            return Done((self._failed(state, effect, outcome.error, *self._spent(heard.reply)),))
+        return replace(heard, reply=outcome.value.value, before=before, after=outcome.value)
 
     async def _request(self, state: State, effect: CallModel, shown: Sequence[Message]) -> ModelRequest:
         assert state.started is not None
@@ -89,6 +157,8 @@ class Asking:
         if callable(instructions):
             instructions = await call(instructions, self._context(state))
         spec = state.spec or self._agent.spec
+        if effect.continues is not None:
+            shown = [*shown, Message.user(GO_ON)]
         return ModelRequest(
             instructions=instructions,
             messages=shown,
@@ -144,7 +214,7 @@ class Asking:
     def _replied(self, state: State, effect: CallModel, heard: Heard, took: int) -> e.Entry:
         reply = heard.reply
         usage = reply.usage if reply.usage.requests else replace(reply.usage, requests=1)
-        parts = self._own_parts(state.turn + 1, reply.parts)
+        parts = self._own_parts(state.turn + (effect.continues is None), reply.parts)
         if not parts and reply.finish != "filter":
             # An empty answer is no turn: it is a failure that is worth another attempt.
             empty = ModelError("provider", "the model replied with nothing")
@@ -166,8 +236,9 @@ class Asking:
             cost=money(reply.cost),
             prices=reply.prices,
             finish=reply.finish,
+            continues=effect.continues,
             request=e.RequestMade(
-                digest=self._digest(heard.request),
+                digest=self._digest(heard),
                 model="" if self._model is None else self._model.name,
                 settings=heard.request.settings,
                 messages=len(heard.request.messages),
@@ -182,11 +253,13 @@ class Asking:
             return self._failed(state, effect, unstorable, usage, money(reply.cost))
         return replied
 
-    def _digest(self, request: ModelRequest) -> Digest:
-        """Of what was sent beside the messages, where the journal does not say it: made instructions."""
-        if not callable(self._agent.instructions):
-            return ""
-        return digest([request.instructions, request.settings, request.tools, request.output_schema])
+    def _digest(self, heard: Heard) -> Digest:
+        """Of what was sent, where the journal does not say it: made instructions, and what middleware changed."""
+        request = heard.request
+        sent: list[object] = [request.instructions, request.settings, request.tools, request.output_schema]
+        if heard.before is not None and heard.before.by:
+            return digest([*sent, list(request.messages)])
+        return digest(sent) if callable(self._agent.instructions) else ""
 
     def _own_parts(self, turn: int, parts: Sequence[Part]) -> tuple[Part, ...]:
         """The parts as they go into the journal: our call ids, arguments held against their schema, clean text."""
@@ -240,7 +313,9 @@ class Asking:
     ) -> e.ModelFailed:
         """A transient failure is tried again after a while; any other is final."""
         retry_at: int | None = None
-        if isinstance(error, ModelError):
+        if isinstance(error, HookFailed):
+            class_, message = "middleware", words(error)
+        elif isinstance(error, ModelError):
             class_, message = str(error.kind), words(error)
             if error.transient:
                 wait = backoff(state.run, effect.step, effect.attempt, error.retry_after)

@@ -17,7 +17,10 @@ from clew.core.letters import (
     PauseLetter,
     UnpauseLetter,
 )
+from clew.core.proceeding import arguments
 from clew.core.state import State, apply
+from clew.core.steps import call_of
+from clew.core.tickets import Ticket
 from clew.core.values import unpack
 from clew.ports import Batch, HeadMove, Projection, Status
 from clew.runtime.values import aside, stored
@@ -37,6 +40,7 @@ class Draft:
         self.entries: list[Entry] = []
         self.taken: list[int] = []
         self.heads: list[HeadMove] = []
+        self.tickets: list[Ticket] = []
         self.blobs: dict[Digest, bytes] = {}
 
     def add(self, entry: Entry) -> None:
@@ -46,6 +50,12 @@ class Draft:
         force_setattr(entry, "batch", self.base.seq + 1)
         self.state = apply(self.state, entry)
         self.entries.append(entry)
+        if isinstance(entry, e.TicketOpened):
+            self.tickets.append(ticket_of(self.state, entry))
+
+    def add_copy(self, entry: Entry) -> None:
+        """Add what may be decided twice: it is stamped, and what it was decided as is a value."""
+        self.add(replace(entry))
 
     def take(self, letters: Iterable[AnyLetter]) -> None:
         """Letters become entries, in their order."""
@@ -68,8 +78,33 @@ class Draft:
             heads=tuple(self.heads),
             blobs=self.blobs,
             projection=projection,
+            tickets=tuple(self.tickets),
             lease="release" if release else "keep",
         )
+
+
+def ticket_of(state: State, entry: e.TicketOpened) -> Ticket:
+    """The row of a ticket, with what it is about."""
+    call = next((one for one in state.calls if one.id == entry.call), None)
+    started = state.started
+    return Ticket(
+        id=entry.ticket,
+        run_id=state.run,
+        thread_id=state.run if started is None else started.thread or state.run,
+        kind=entry.ticket_kind,
+        call=entry.call,
+        tool=None if call is None else call.tool,
+        args={} if call is None else arguments(call),
+        args_digest=entry.args_digest,
+        action=entry.action,
+        prompt=entry.prompt,
+        schema=entry.schema,
+        reason=entry.reason,
+        opened_at=entry.at,
+        expires_at=entry.expires_at,
+        on_expire=entry.on_expire,
+        path=entry.path,
+    )
 
 
 def entry_of(letter: AnyLetter) -> Entry:  # noqa: PLR0911
@@ -93,7 +128,12 @@ def entry_of(letter: AnyLetter) -> Entry:  # noqa: PLR0911
             )
         case LateResultLetter():
             return e.LateResultReceived(
-                step=letter.call, call=letter.call, from_epoch=letter.from_epoch, value=letter.value, error=letter.error
+                step=letter.call,
+                attempt=letter.attempt,
+                call=call_of(letter.call),
+                from_epoch=letter.from_epoch,
+                value=letter.value,
+                error=letter.error,
             )
         case ChildEndLetter():
             return e.ChildFinished(
@@ -159,7 +199,7 @@ def waiting_reasons(state: State, wake_at: int | None) -> tuple[str, ...]:
         found.add("paused")
     if any(child.background for child in state.children.values()):
         found.add("background_tasks")
-    if wake_at is not None:
+    if wake_at is not None and wake_at not in {ticket.expires_at for ticket in state.tickets.values()}:
         found.add("rate_limit" if state.model.retry_at is not None else "timer")
     if not found:
         found.add("external")

@@ -3,49 +3,49 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clew.core import entries as e
-from clew.core.effects import Await, CallModel, CallTool, CheckOutput, Close, Effect, Finish, Record
+from clew.core.effects import (
+    Await,
+    CallModel,
+    CallTool,
+    CheckOutput,
+    Close,
+    Effect,
+    Finish,
+    Here,
+    Judge,
+    Record,
+    RunHooks,
+    Verify,
+)
 from clew.core.letters import AnyLetter, MessageLetter
-from clew.core.outcomes import Failed
-from clew.core.rules import finished, next_effects
+from clew.core.rules import next_effects
 from clew.core.state import State
-from clew.core.values import Digest
-from clew.errors import InboxMoved, NotFound, OutcomeUnknown, RunEnded, StaleWriter, StoreUnavailable
-from clew.ports import HeadMove, Projection
+from clew.errors import InboxMoved, OutcomeUnknown, StaleWriter, StoreUnavailable
+from clew.ports import Projection
 from clew.runtime.asking import cut_off
+from clew.runtime.attaching import Attach, refusal
 from clew.runtime.draft import Draft, projected
-from clew.runtime.flight import Done, Flight
-from clew.runtime.hands import Hands
-from clew.runtime.recovery import late_letters, still_news
+from clew.runtime.flight import Done, Flight, Performed, Told
+from clew.runtime.hands import HOOKS, Hands
+from clew.runtime.merging import with_updates
+from clew.runtime.recovery import late_letters, post_late, still_news
 from clew.runtime.station import Lease, Station
 from clew.runtime.waiting import happened
 
 log = logging.getLogger("clew.driver")
 
 T = TypeVar("T")
-Performed = CallModel | CallTool  # what takes outside work
-Timed = CallModel | CallTool | Record  # what may have to wait for its time
+Timed = CallModel | CallTool | Verify | Record  # what may have to wait for its time
 PARK_AFTER = 5_000_000  # a longer wait holds no task and no lease
 ROW_EVERY = 1_000_000  # the counters of the row of a run at work are at most this old
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
-
-
-class Attach(Struct, frozen=True, kw_only=True):
-    """How an activation begins: what its first commit says, unless the start of the run has said it already."""
-
-    entries: tuple[e.Entry, ...] = ()
-    heads: tuple[HeadMove, ...] = ()
-    blobs: dict[Digest, bytes] = {}
-    inbox_seq: int = 0
-    agent: e.DriverAttached
-    refused: str | None = None  # what has changed, if the agent said that such runs must fail
-    retry_at: int | None = None  # when to try again, if what the tools need could not be made
 
 
 class Driver:
@@ -59,7 +59,11 @@ class Driver:
         self._attach = attach
         self._flights: dict[str, Flight] = {}
         self._landed: list[Flight] = []
+        self._telling: list[Told] = []  # what of the flights is in the draft
+        self._here = Here(patience=attach.patience)
         self._gathered: list[Done] = []
+        self._state_blobs = {} if hands is None else hands.state_blobs
+        self._verdicts: dict[str, Done] = {}  # known, and not written down yet
         self._letters: list[AnyLetter] = []
         self._inbox_seen = 0
         self._mail = attach.inbox_seq > 0
@@ -122,7 +126,7 @@ class Driver:
             raise
         finally:
             self.interrupt()
-            for step in [*self._flights, *(flight.step for flight in self._landed)]:
+            for step in [HOOKS, *self._flights, *(flight.step for flight in self._landed)]:
                 self._station.feed.end(self.state.run, step)
 
     def _decide(self) -> tuple[Draft, tuple[Effect, ...]]:
@@ -130,48 +134,105 @@ class Driver:
         draft = Draft(self.state, self._lease.epoch, self._station.store.now())
         for done in self._gathered:
             draft.blobs.update(done.blobs)
-            for entry in done.entries:
+            for entry in self._facts(draft, done):
                 draft.add(entry)
         for entry in self._attach.entries:
-            draft.add(_copy(entry))
+            draft.add_copy(entry)
         draft.heads.extend(self._attach.heads)
         draft.blobs.update(self._attach.blobs)
         draft.take([letter for letter in self._letters if not isinstance(letter, MessageLetter)])
+        self._telling = [told for flight in self._flights.values() for told in flight.telling]
+        for told in self._telling:
+            draft.blobs.update(told.blobs)
+            for entry in told.entries:
+                draft.add_copy(entry)
         while True:
             refused = self._attach.refused is not None and draft.state.cancel is None
-            effects = _refusal(draft.state, self._attach) if refused else next_effects(draft.state)
+            effects = refusal(draft.state, self._attach) if refused else next_effects(draft.state, self._here)
             if not self._record(draft, effects):
                 return draft, effects
 
-    def _record(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
+    def _facts(self, draft: Draft, done: Done) -> tuple[e.Entry, ...]:
+        """What came of an effect; what it gave to state keys is merged with what others gave."""
+        if not done.updates:
+            return done.entries
+        return with_updates(draft.state, done, draft.blobs, self._state_blobs)
+
+    def _record(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:  # noqa: C901
         """Add what can be written down at once; whether there was anything, so that the rules must be asked again."""
-        before = len(draft.entries)
+        if Judge in map(type, effects) and self._waits_for_verdict(draft, effects):
+            return False
+        before, here = len(draft.entries), self._here
         for effect in effects:
             match effect:
+                case CallModel(step) if step not in self._flights:
+                    self._take_messages(draft)
+                case CallModel() | CallTool():
+                    pass
+                case Judge() | RunHooks():
+                    self._settle_at_once(draft, effect)
                 case Record(entry) if self._may_record(draft, effect):
-                    draft.add(_copy(entry))
+                    draft.add_copy(entry)
                 case Close():
                     self._close(draft, effect)
                 case CheckOutput():
                     self._check_output(draft, effect)
                 case Finish(entry):
                     self._finish(draft, entry)
-                case CallModel(step) if step not in self._flights:
-                    self._take_messages(draft)
-                case CallModel() | CallTool() | Await() | Record():
+                case Verify() | Await() | Record():
                     pass
-        return len(draft.entries) > before
+        return len(draft.entries) > before or self._here is not here
+
+    def _waits_for_verdict(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
+        """Whether a reply is to be committed first, alone, since a verdict on one of its calls has to be awaited."""
+        judges = [effect for effect in effects if type(effect) is Judge]
+        if not judges or self._hands is None or self._stopping:
+            return False
+        if not any(type(entry) is e.ModelReplied for entry in draft.entries):
+            return False
+        waits = False
+        for effect in judges:
+            if effect.step not in self._verdicts:
+                done = self._hands.at_once(effect, draft.state)
+                if done is not None:
+                    self._verdicts[effect.step] = done
+                waits = waits or done is None
+        if waits:
+            self._woken.set()  # its other calls go on as soon as it is committed
+        return waits
+
+    def _settle_at_once(self, draft: Draft, effect: Judge | RunHooks) -> None:
+        """What follows from rules alone needs no commit of its own; what has to be awaited is started like a body."""
+        if effect.step in self._flights or self._hands is None or self._stopping:
+            return
+        done = self._verdicts.pop(effect.step, None) or self._hands.at_once(effect, draft.state)
+        if done is not None:
+            draft.blobs.update(done.blobs)
+            for entry in self._facts(draft, done):
+                draft.add(entry)
+            if done.passed:
+                self._pass(effect)
+
+    def _pass(self, effect: Judge | RunHooks) -> None:
+        here = self._here
+        if isinstance(effect, Judge):
+            self._here = replace(here, allowed=here.allowed | {effect.step})
+        else:
+            self._here = replace(here, hooked=here.hooked | {effect.step})
 
     def _may_record(self, draft: Draft, effect: Record) -> bool:
         """An intent says that a body is about to start: not before its time, and not by one who starts nothing."""
         if effect.not_before is not None and effect.not_before > draft.now:
             return False
-        return not isinstance(effect.entry, e.ToolStarted) or not (self._stopping or self._hands is None)
+        if not isinstance(effect.entry, e.ToolStarted):
+            return True
+        # A body that lets go may not have left yet: the next one starts after it.
+        return not (self._stopping or self._hands is None or effect.entry.call in self._flights)
 
     def _close(self, draft: Draft, effect: Close) -> None:
         flight = self._flights.get(effect.step)
         if flight is None:
-            draft.add(_copy(effect.entry))
+            draft.add_copy(effect.entry)
         elif effect.interrupt:
             flight.interrupt()
 
@@ -185,7 +246,7 @@ class Driver:
         if self._flights:
             self.interrupt()
         elif not self._take_messages(draft, idle=True):
-            draft.add(_copy(entry))
+            draft.add_copy(entry)
 
     def _take_messages(self, draft: Draft, *, idle: bool = False) -> bool:
         """Messages are taken in at a boundary: before the model is asked, the patient ones only at the end."""
@@ -207,6 +268,8 @@ class Driver:
 
     def _startable(self, draft: Draft, effects: tuple[Effect, ...]) -> bool:
         for effect in effects:
+            if isinstance(effect, Judge | RunHooks):
+                return True
             if isinstance(effect, Timed) and (effect.not_before or 0) <= draft.now + PARK_AFTER:
                 return True
         return False
@@ -222,7 +285,7 @@ class Driver:
             self._mail = True
             return False
         except OutcomeUnknown:
-            await self._retake()
+            await self._retake(draft)
             return False
         self._committed(draft, projected=batch.projection is not None)
         self._mail = self._mail or receipt.inbox_seq > self._inbox_seen
@@ -263,6 +326,7 @@ class Driver:
             self._station.feed.end(self.state.run, flight.step)
         self._landed.clear()
         self._gathered.clear()
+        self._heard()
         if self._attach.entries:
             self._attach = replace(self._attach, entries=(), heads=(), blobs={})
         if draft.taken:
@@ -270,7 +334,17 @@ class Driver:
         if projected:
             self._row_at = draft.now
 
-    async def _retake(self) -> None:
+    def _heard(self) -> None:
+        """What bodies told is committed: they go on."""
+        if not self._telling:
+            return
+        for told in self._telling:
+            told.known()
+        for flight in self._flights.values():
+            flight.telling = [told for told in flight.telling if told not in self._telling]
+        self._telling = []
+
+    async def _retake(self, draft: Draft) -> None:
         """Nobody knows whether the last batch was written: take the run anew, which settles it, read, decide again.
 
         What is being performed goes on meanwhile; what it comes to is added under the new epoch.
@@ -279,8 +353,10 @@ class Driver:
         fresh = await self._insist(lambda: self._station.history.state(self.state.run))
         if fresh.epoch >= self._attached_under:
             self._attach = replace(self._attach, entries=(), heads=(), blobs={})
+        if fresh.seq >= draft.state.seq:
+            self._heard()  # nobody else can have written under the epoch that was lost
         self.state = replace(fresh, known=self.state.known) if fresh.queued else fresh
-        self._gathered = [still_news(fresh, done) for done in self._gathered]
+        self._gathered = [still_news(fresh, done, self._here) for done in self._gathered]
         self._letters = []
         self._inbox_seen = 0
         self._mail = True
@@ -290,13 +366,10 @@ class Driver:
         self.interrupt()
         while self._flights:
             await self._land()
-        for letter in [
-            letter for done in self._gathered for letter in late_letters(done, self._lease.epoch, self._station.worker)
-        ]:
-            try:
-                await self._station.store.post(self.state.run, letter)
-            except (RunEnded, NotFound, StoreUnavailable) as error:
-                log.warning("run %s: a late result of %s found no taker: %s", self.state.run, letter.call, error)
+        done = [*self._gathered, *[Done(told.entries, told.blobs) for told in self._telling]]
+        epoch, worker = self._lease.epoch, self._station.worker
+        letters = [letter for one in done for letter in late_letters(one, epoch, worker)]
+        await post_late(self._station.store, self.state.run, letters)
 
     # --- performing and waiting
 
@@ -316,11 +389,13 @@ class Driver:
         for effect in effects:
             if not isinstance(effect, Performed) or effect.step in self._flights:
                 continue
-            if effect.not_before is not None and effect.not_before > self._station.store.now():
+            not_before = effect.not_before if isinstance(effect, Timed) else None
+            if not_before is not None and not_before > self._station.store.now():
                 continue
             if not (self._lease.fresh or await self._lease.good()):
                 raise StaleWriter(f"run {self.state.run!r}: its lease could not be renewed, nothing more is started")
             flight = Flight(effect, self._woken)
+            flight.on_late = self._late
             self._flights[effect.step] = flight
             flight.task = self._station.spawn(self._perform(self._hands, flight, self.state), effect.step)
 
@@ -364,14 +439,31 @@ class Driver:
                 if not flight.task.cancelled():
                     flight.task.result()
                 # One that was interrupted before its first step has nothing to say.
-                self._gathered.append(self._kept(flight.done or Done()))
+                self._take_in(flight, flight.done or Done())
             elif flight.overdue(self._grace):
                 log.warning("run %s: %s did not stop when asked and is left behind", self.state.run, flight.step)
-                self._gathered.append(self._kept(self._last_words(flight)))
-            else:
-                continue
-            del self._flights[flight.step]
-            self._landed.append(flight)
+                flight.task.add_done_callback(partial(self._left_ended, flight))
+                self._take_in(flight, flight.instead or self._last_words(flight))
+
+    def _take_in(self, flight: Flight, done: Done) -> None:
+        del self._flights[flight.step]
+        self._landed.append(flight)
+        self._gathered.append(self._kept(done))
+        if done.passed and isinstance(flight.effect, Judge | RunHooks):
+            self._pass(flight.effect)
+        if done.until is not None:
+            self._here = replace(self._here, patience={**self._here.patience, flight.step: done.until})
+
+    def _left_ended(self, flight: Flight, _task: "asyncio.Task[None]") -> None:
+        if flight.done is not None and flight.done is not flight.instead:
+            self._late(flight.done)
+
+    def _late(self, done: Done) -> None:
+        """What somebody who was left behind came to in the end goes to whoever wonders."""
+        letters = late_letters(done, self._lease.epoch, self._station.worker)
+        if letters:
+            posting = post_late(self._station.store, self.state.run, letters)
+            self._station.spawn(posting, f"late {self.state.run}")
 
     def _last_words(self, flight: Flight) -> Done:
         """What was streamed by a call of the model that does not end."""
@@ -383,7 +475,7 @@ class Driver:
 
     @property
     def _interrupting(self) -> bool:
-        return any(flight.interrupted for flight in self._flights.values())
+        return any(flight.stopping for flight in self._flights.values())
 
     def _kept(self, done: Done) -> Done:
         """A reply cut off by this process's leaving is not a reply: the next driver asks anew."""
@@ -391,15 +483,3 @@ class Driver:
             return done
         entries = tuple(x for x in done.entries if not (isinstance(x, e.ModelReplied) and x.finish == "cut_off"))
         return replace(done, entries=entries)
-
-
-def _refusal(state: State, attach: Attach) -> tuple[Effect, ...]:
-    """The agent changed while the run waited, and it was declared that such runs must not go on."""
-    if state.finished is not None:
-        return ()
-    return (Finish(finished(state, Failed("agent_changed", f"changed since the run began: {attach.refused}"))),)
-
-
-def _copy(entry: e.Entry) -> e.Entry:
-    """Effects are values and may be decided twice: what goes into a draft is stamped, so it is a copy."""
-    return replace(entry)

@@ -30,14 +30,10 @@ _SHOWN = 40
 
 # What an agent may declare today and a later release will do; until then it is refused rather than ignored.
 LATER_FEATURES = (
-    "middleware",
-    "policy",
     "handoffs",
     "skills",
     "context",
-    "on_tool_error",
     "require_by",
-    "record_requests",
 )
 
 
@@ -114,11 +110,6 @@ def plan_start(run: str, agent: Agent[Any, Any], given: Input, wishes: Wishes) -
     messages = as_messages(given)
     limits = agent.limits if wishes.limits is None else wishes.limits
     _check_kinds(wishes)
-    for later in ("repeats", "tool", "text"):
-        if getattr(limits, later) is not None:
-            raise UsageError(f"Limits({later}=…) comes with a later release: leave it out")
-    if limits.on_limit == "ask":
-        raise UsageError("Limits(on_limit='ask') needs tickets, which come with a later release: use on_limit='stop'")
     model = model_name(wishes.model)
     settings: dict[str, Any] = {} if wishes.settings is None else pack(wishes.settings.given())
     stated: list[object] = [

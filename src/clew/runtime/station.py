@@ -1,7 +1,7 @@
 """What every driver of one process works with: the store, the agents, the clock, the feed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from clew.agent import Agent
 from clew.core.entries import Owner
+from clew.core.state import State
 from clew.ports import Clock, Model, Store
 from clew.runtime.feed import Feed
 from clew.runtime.history import History
@@ -52,6 +53,7 @@ class Station(Struct, kw_only=True):
     agents: dict[str, Agent[Any, Any]]
     deps: Deps
     resolve: Callable[[object], Model]
+    result: Callable[[State, Agent[Any, Any]], Awaitable[object]]  # what a run came to, as its caller sees it
     model: object = None  # takes the place of every agent's
     grace: float = 10.0
     lease: int = 30_000_000

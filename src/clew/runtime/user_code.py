@@ -5,6 +5,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent import futures
 from typing import Generic, TypeVar, cast
 
 from msgspec import Struct
@@ -66,7 +67,13 @@ class Threads:
         self._alive = 0
         self._unclaimed = 0  # idle threads minus jobs that wait for one
 
-    async def run(self, function: Callable[..., T], kwargs: dict[str, object]) -> T:
+    async def run(
+        self,
+        function: Callable[..., T],
+        kwargs: dict[str, object],
+        late: "Callable[[Returned[T] | Raised], None]" = lambda _outcome: None,
+    ) -> T:
+        """What the function returns or raises. `late` hears of it if by then nobody waits here any more."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Returned[T] | Raised] = loop.create_future()
         context = contextvars.copy_context()
@@ -78,7 +85,7 @@ class Threads:
                 return
             outcome = _outcome(context, function, kwargs)
             try:
-                loop.call_soon_threadsafe(_deliver, done, outcome)
+                loop.call_soon_threadsafe(_deliver, done, outcome, late)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 
@@ -93,6 +100,20 @@ class Threads:
             # Raised here, not thrown into the future's waiter: GeneratorExit would close every frame above.
             raise outcome.error
         return outcome.value
+
+    def within(self, function: Callable[[], T], seconds: float) -> "futures.Future[Returned[T] | Raised]":
+        """What a function that should be quick came to, waited for so long and no longer."""
+        done: futures.Future[Returned[T] | Raised] = futures.Future()
+        context = contextvars.copy_context()
+
+        def job() -> None:
+            # Who is cancelled while it waits does not want it any more; from here on it cannot be.
+            if done.set_running_or_notify_cancel():
+                done.set_result(_outcome(context, function, {}))
+
+        self._submit(job)
+        futures.wait([done], timeout=seconds)
+        return done
 
     def _submit(self, job: Callable[[], None]) -> None:
         with self._lock:
@@ -135,6 +156,12 @@ def _outcome(
     return context.run(attempt_sync, function, **kwargs)
 
 
-def _deliver(done: "asyncio.Future[Returned[T] | Raised]", outcome: Returned[T] | Raised) -> None:
-    if not done.done():
+def _deliver(
+    done: "asyncio.Future[Returned[T] | Raised]",
+    outcome: Returned[T] | Raised,
+    late: "Callable[[Returned[T] | Raised], None]",
+) -> None:
+    if done.done():
+        late(outcome)
+    else:
         done.set_result(outcome)

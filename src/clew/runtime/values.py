@@ -1,6 +1,7 @@
 """Values on their way into a journal: packed, weighed, and stored aside when they are large."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import cast, overload
 
 import msgspec
@@ -13,15 +14,23 @@ from clew.ports import Store
 VALUED: Mapping[type[Part], str] = {ToolResult: "content", Data: "value", Media: "blob"}
 
 
+SHOWN_EACH = 8_000  # characters of a large result's beginning, and as many of its end, that a model is shown
+
+
 class TooLarge(ValueError):
     """A value above what a journal may refer to; says how large it was."""
 
 
 def stored(value: object, blobs: dict[Digest, bytes]) -> Value:
     """The journal form of a value; a large one goes into `blobs` and a reference takes its place."""
+    if isinstance(value, str | bytes) and len(value) > VALUE_LIMIT:
+        raise TooLarge(f"{len(value)} characters or bytes, and {VALUE_LIMIT} is the most that is kept")
     if isinstance(value, str) and len(value) < INLINE_LIMIT // 4:
         return pack(value)
     packed = pack(value)
+    if (least := _least(packed, VALUE_LIMIT)) > VALUE_LIMIT:
+        # Told before it is spelled out: what is far too large must not take the process down.
+        raise TooLarge(f"{least} characters or more, and {VALUE_LIMIT} is the most that is kept")
     data = encoded(packed)
     if len(data) <= INLINE_LIMIT:
         return packed
@@ -30,6 +39,37 @@ def stored(value: object, blobs: dict[Digest, bytes]) -> Value:
     reference, digest = blob_form(data, "application/json")
     blobs[digest] = data
     return reference
+
+
+def _least(packed: Value, enough: int) -> int:
+    """The characters that a value has as JSON, or a few less; counted until there are enough of them."""
+    match packed:
+        case str():
+            return len(packed)
+        case dict():
+            values = cast("dict[str, Value]", packed)
+            items: Iterable[Value] = chain(values, values.values())
+        case list():
+            items = [*packed]
+        case _:
+            return 1
+    found = 0
+    for item in items:
+        found += 1 + _least(item, enough - found)
+        if found > enough:
+            break
+    return found
+
+
+def excerpt(data: bytes, digest: Digest) -> str:
+    """A large result as a model is shown it: its beginning, its end, and where the whole is. The same each time."""
+    value = msgspec.json.decode(data)
+    text = value if isinstance(value, str) else data.decode()
+    left = len(text) - 2 * SHOWN_EACH
+    if left <= 0:
+        return text
+    note = f"[… {left} of {len(text)} characters are left out here; the whole result is stored as {digest} …]"
+    return f"{text[:SHOWN_EACH]}\n{note}\n{text[-SHOWN_EACH:]}"
 
 
 def cleaned(value: object) -> Value:
@@ -60,11 +100,15 @@ async def loaded(value: Value, store: Store) -> object:
 
 
 class Shown(Sequence[Message]):
-    """A transcript with results as the tools gave them: what is stored aside back in place, our forms unpacked."""
+    """A transcript with values as they were given: what is stored aside back in place, our forms unpacked.
 
-    def __init__(self, transcript: Transcript, blobs: Mapping[Digest, bytes]) -> None:
+    Of a result that is stored aside there is an excerpt.
+    """
+
+    def __init__(self, transcript: Transcript, blobs: Mapping[Digest, bytes], excerpts: Mapping[Digest, str]) -> None:
         self._transcript = transcript
         self._blobs = blobs
+        self._excerpts = excerpts
 
     def __len__(self) -> int:
         return len(self._transcript)
@@ -92,6 +136,8 @@ class Shown(Sequence[Message]):
         if field is None or type(value) not in (dict, list):
             return part
         digest = referred(value)
+        if isinstance(part, ToolResult) and digest is not None and digest in self._excerpts:
+            return msgspec.structs.replace(part, content=self._excerpts[digest])
         if digest is not None and digest not in self._blobs:
             return part
         return msgspec.structs.replace(part, **{field: unpack(value, self._blobs.__getitem__)})
@@ -104,16 +150,28 @@ class Aside:
         self._seen = 0
         self._formed = False
         self._blobs: dict[Digest, bytes] = {}
+        self._excerpts: dict[Digest, str] = {}
 
     async def shown(self, transcript: Transcript, store: Store) -> Sequence[Message]:
         fresh = transcript[self._seen :] if len(transcript) > self._seen else []
-        formed = [content for content in _contents(fresh) if has_form(content)]
-        missing = {digest for content in formed if (digest := referred(content)) is not None} - self._blobs.keys()
-        if missing:
-            self._blobs.update(await store.blobs(missing))
+        formed = [part for part in _valued(fresh) if has_form(_value(part))]
+        for part in formed:
+            await self._fetch(part, store)
         self._seen = len(transcript)
         self._formed = self._formed or bool(formed)
-        return Shown(transcript, self._blobs) if self._formed else transcript
+        return Shown(transcript, self._blobs, self._excerpts) if self._formed else transcript
+
+    async def _fetch(self, part: Part, store: Store) -> None:
+        """One at a time: of results only the excerpts are kept at hand."""
+        digest = referred(_value(part))
+        kept = self._excerpts if isinstance(part, ToolResult) else self._blobs
+        if digest is None or digest in kept:
+            return
+        data = (await store.blobs([digest]))[digest]
+        if isinstance(part, ToolResult):
+            self._excerpts[digest] = excerpt(data, digest)
+        else:
+            self._blobs[digest] = data
 
 
 def has_form(value: Value) -> bool:
@@ -128,13 +186,14 @@ def has_form(value: Value) -> bool:
             return False
 
 
-def _contents(messages: Collection[Message]) -> Iterator[Value]:
+def _valued(messages: Collection[Message]) -> Iterator[Part]:
     for message in messages:
         if message.role != "assistant":
-            for part in message.parts:
-                field = VALUED.get(type(part))
-                if field is not None:
-                    yield getattr(part, field)
+            yield from [part for part in message.parts if type(part) in VALUED]
+
+
+def _value(part: Part) -> Value:
+    return getattr(part, VALUED[type(part)])
 
 
 def aside(messages: Sequence[Message], blobs: dict[Digest, bytes]) -> tuple[Message, ...]:

@@ -17,7 +17,9 @@ from clew.core.spec import AgentSpec, changes
 from clew.core.state import Known, State
 from clew.errors import ClewError, Conflict, JournalCorrupt, RunBusy, StaleWriter, StoreUnavailable, Unsupported
 from clew.ports import Claim, HeadMove
-from clew.runtime.driver import Attach, Driver
+from clew.runtime.attaching import Attach
+from clew.runtime.bodies import over_at
+from clew.runtime.driver import Driver
 from clew.runtime.hands import Hands
 from clew.runtime.redact import described, without_secrets
 from clew.runtime.station import Station
@@ -193,7 +195,7 @@ class Worker:
         while not self._closing:
             looked = await attempt(self._look_once())
             if isinstance(looked, Raised):
-                if isinstance(looked.error, asyncio.CancelledError):
+                if not isinstance(looked.error, Exception):
                     raise looked.error
                 # Whatever it was: a process that looks no more recovers nothing and takes nothing over.
                 log.warning("no look for work, trying again: %s", described(looked.error))
@@ -306,7 +308,12 @@ class Worker:
                 driver.wake()
             if self._closing:
                 driver.stop()
-            return await driver.drive()
+            state = await driver.drive()
+            if state.finished is not None and hands is not None and hands.has_on_finish:
+                station.feed.settled(state.run, state)  # whoever waits for the result does not wait for what follows
+                assert agent is not None
+                await hands.on_finish(state, await station.result(state, agent))
+            return state
 
     async def _attach(self, claim: Claim, state: State, agent: Agent[Any, Any] | None) -> tuple[State, Attach]:
         """What the activation's first commit says: where a queued run goes on from, who drives, what has changed."""
@@ -331,6 +338,7 @@ class Worker:
             inbox_seq=claim.inbox_seq,
             agent=attached,
             refused=await self._refused(agent, changed),
+            patience=await self._patience(state),
         )
 
     async def _fixed_base(self, state: State) -> tuple[State, list[e.Entry], tuple[HeadMove, ...]]:
@@ -367,6 +375,24 @@ class Worker:
             fingerprint="" if agent is None else agent.fingerprint,
             changed=changed,
         )
+
+    async def _patience(self, state: State) -> dict[str, int]:
+        """Until when what an earlier driver started may go on, if that one is not known to be dead.
+
+        It need not be the last one: somebody who took the run over from a frozen process may have died over it.
+        """
+        begun = [call for call in state.open_calls if call.intent is not None or call.steps]
+        gone = {
+            owner: await self.station.store.is_gone(owner)
+            for owner in {call.owner for call in begun}
+            if owner is not None
+        }
+        lease = self.station.lease
+        return {
+            call.id: over_at(call, state.tool_of(call), lease)
+            for call in begun
+            if call.owner is None or not gone[call.owner]
+        }
 
     # --- the end
 

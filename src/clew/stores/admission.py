@@ -21,6 +21,7 @@ from clew.errors import (
     UsageError,
 )
 from clew.ports import Batch, HeadMove, NewRun, ThreadInfo
+from clew.stores import answers
 
 LONGEST_SHOWN = 128  # characters of an id: what is not one may be any length
 
@@ -184,6 +185,8 @@ def undecidable(ticket: Ticket, closed: str | None, decision: Decision, now: int
         return UsageError(
             f"ticket {ticket.ref!r} is of kind {ticket.kind!r}: {type(decision).__name__} does not fit, use {names}"
         )
+    if (wrong := answers.misfit(ticket, decision)) is not None:
+        return UsageError(f"ticket {ticket.ref!r}: {type(decision).__name__} does not fit its schema: {wrong}")
     return None
 
 

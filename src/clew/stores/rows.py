@@ -1,6 +1,6 @@
 """How the rows beside a journal follow what is written to it: values in, values out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -126,6 +126,11 @@ def next_row(row: RunInfo, batch: Batch, now: int) -> RunInfo:
     return replace(row, updated_at=at)
 
 
+def stirred(row: RunInfo) -> RunInfo:
+    """Who waits and gets a letter waits no longer: somebody has to look at it."""
+    return replace(row, status="running", reasons=(), waiting_since=None) if row.status == "waiting" else row
+
+
 def _projected(row: RunInfo, told: Projection, at: int) -> RunInfo:
     return replace(
         row,
@@ -169,7 +174,8 @@ def next_lease(lease: Lease, row: RunInfo, batch: Batch) -> Lease:
         return replace(lease, owner=None, until=0, ready=False, unclean=0, not_before=0)
     if batch.lease == "release":
         return replace(lease, owner=None, until=0, ready=row.status == "running", unclean=0, not_before=0)
-    return lease
+    # A run at work that is given back as it is must be found: what had woken its driver is not in the row any more.
+    return lease if lease.ready or row.status != "running" else replace(lease, ready=True)
 
 
 def _format(lease: Lease, batch: Batch) -> int:
@@ -179,12 +185,15 @@ def _format(lease: Lease, batch: Batch) -> int:
 # --- tickets ----------------------------------------------------------------------------------------------------------
 
 
-def opened(entry: TicketOpened, run: str, thread: str) -> Ticket:
-    """A ticket as its entry declares it; its arguments stand in the journal, with the call."""
+def opened(entry: TicketOpened, row: RunInfo, tickets: Sequence[Ticket]) -> Ticket:
+    """A ticket as its driver knows it, or else as its entry declares it, without the arguments of the call."""
+    known = next((ticket for ticket in tickets if ticket.id == entry.ticket), None)
+    if known is not None:
+        return replace(known, run_id=row.run_id, thread_id=row.thread_id)
     return Ticket(
         id=entry.ticket,
-        run_id=run,
-        thread_id=thread,
+        run_id=row.run_id,
+        thread_id=row.thread_id,
         kind=entry.ticket_kind,
         call=entry.call,
         tool=entry.action.removeprefix("tool:") if entry.action.startswith("tool:") else None,

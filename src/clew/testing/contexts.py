@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from clew.agent import LaterVerbs, ToolContext
+from clew.agent import NoVerbs, ToolContext
 
 D = TypeVar("D")
 
@@ -25,7 +25,7 @@ def tool_context(
         agent="agent",
         turn=1,
         metadata=metadata or {},
-        verbs=LaterVerbs(emit),
+        verbs=NoVerbs(emit),
         tool="tool",
         call_id=step,
         step_id=step,

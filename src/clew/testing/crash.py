@@ -2,33 +2,53 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, cast
+from unittest.mock import patch
 
 from msgspec import Struct
 
-from clew.agent import Agent, ModelLike
-from clew.app import Result, Runtime
-from clew.core.effects import CallTool
-from clew.core.entries import DoubtResolved, Entry, ModelReplied, RunFinished, ToolFailed, ToolReturned, ToolStarted
+from clew.agent import Agent, Decide, ModelLike
+from clew.app import Result, Run, Runtime
+from clew.core.calls import RETRY, Call
+from clew.core.effects import CallModel, CallTool, RunHooks
+from clew.core.entries import (
+    DoubtResolved,
+    Entry,
+    ModelReplied,
+    Owner,
+    RunFinished,
+    StateChanged,
+    ToolFailed,
+    ToolReturned,
+)
+from clew.core.letters import DecisionLetter
 from clew.core.messages import Message, ToolResult
 from clew.core.state import State
-from clew.errors import Unsupported
+from clew.core.tickets import Ticket
+from clew.errors import AlreadyDecided
 from clew.ports import Batch, NewRun, Receipt, Started, Store
+from clew.runtime.bodies import Body
 from clew.runtime.flight import Done, Flight
 from clew.runtime.hands import Hands
 from clew.runtime.plan import Input
-from clew.runtime.redact import described
 from clew.runtime.user_code import Raised, attempt, call
 from clew.stores.memory import MemoryStore
-from clew.testing.clock import VirtualClock
+from clew.testing.clock import SECOND, VirtualClock
+from clew.testing.outside import Outside
+from clew.testing.stepping import Stepped
 
 RUN = "crash"
 LIFETIME = 1_000_000.0  # seconds of lease: here a process loses it by dying, never by time
 MOST_LIVES = 20
+LOOK_AGAIN = 0.005  # seconds
+TICK = 0.25  # seconds by the clock
+DEATHS = 200  # how often a task of a dead process is told that it is dead
 
-Where = Literal["before", "after", "effect"]
+MOST_AWAITS = 50  # at which a run is crashed: of more, as many are taken that lie evenly
+
+Where = Literal["before", "after", "effect", "await"]
 
 
 class Crash(BaseException):
@@ -36,17 +56,19 @@ class Crash(BaseException):
 
 
 class Point(Struct, frozen=True):
-    """Where to crash: before or after the nth commit, or after the nth effect and before its commit."""
+    """Where to crash: around the nth commit, after the nth effect and before its commit, at the nth await of tools."""
 
     where: Where
     number: int
 
     def __str__(self) -> str:
+        if self.where == "await":
+            return f"at await {self.number} of its tools"
         return f"{self.where} {'effect' if self.where == 'effect' else 'commit'} {self.number}"
 
 
 class CrashReport(Struct, frozen=True):
-    """What crashing at each point showed. `doubts` are `once` calls that ended unknown: told, and never repeated."""
+    """What crashing at each point showed. `doubts`: `once` calls of which somebody else had to say what happened."""
 
     points: int
     repeated: tuple[str, ...] = ()
@@ -72,23 +94,24 @@ class World:
     def __init__(self, store: Store, clock: VirtualClock) -> None:
         self.store = store
         self.clock = clock
-        self.performed: Counter[tuple[str, int]] = Counter()
+        self.performed: set[tuple[object, ...]] = set()
         self.repeated: list[str] = []
         self.rerun: Counter[str] = Counter()
 
     async def settled_steps(self) -> set[str]:
-        """Steps whose outcome is committed, and `once` calls whose intent is: none of these may be performed again."""
+        """Steps whose outcome is committed: none of these may be performed again."""
         try:
             entries = await self.store.read(RUN)
         except Exception as error:
             if type(error).__name__ == "NotFound":
                 return set()
             raise
-        final = (ModelReplied, ToolReturned, ToolStarted)
-        return {
-            entry.step
-            for entry in entries
-            if entry.step is not None and (isinstance(entry, final) or (isinstance(entry, ToolFailed) and entry.final))
+        final = (ModelReplied, ToolReturned)
+        settled = [
+            entry for entry in entries if isinstance(entry, final) or (isinstance(entry, ToolFailed) and entry.final)
+        ]
+        return {entry.step for entry in settled if entry.step is not None} | {
+            f"hooks {entry.step}" for entry in entries if isinstance(entry, StateChanged)
         }
 
 
@@ -99,7 +122,7 @@ class Life:
         self.world = world
         self.point = point
         self.settled = settled
-        self.commits = self.effects = 0
+        self.commits = self.effects = self.awaits = 0
         self.dead = asyncio.Event()
         self.tasks: set[asyncio.Future[Any]] = set()
 
@@ -114,6 +137,15 @@ class Life:
             self.tasks.add(task)
         if self.dead.is_set():
             raise Crash
+
+    def waits(self, body: Body) -> None:
+        """The body of a tool is about to wait; one that is being unwound says nothing that counts."""
+        if body.is_unwound:
+            return
+        self.check()
+        self.awaits += 1
+        if self.reached("await", self.awaits):
+            self.die()
 
     def reached(self, where: Where, number: int) -> bool:
         return self.point is not None and self.point.where == where and self.point.number == number
@@ -137,6 +169,15 @@ class Life:
         receipt: Receipt = await self._written(lambda: self.world.store.commit(batch))
         return receipt
 
+    async def decide(self, run: str, letter: DecisionLetter) -> Ticket:
+        ticket: Ticket = await self._written(lambda: self.world.store.decide(run, letter))
+        return ticket
+
+    async def is_gone(self, owner: Owner) -> bool:  # noqa: ARG002 -- whoever it was lived before, and died
+        """The lives before this one are over."""
+        self.check()
+        return True
+
     async def _written(self, write: Callable[[], Any]) -> Any:
         self.check()
         self.commits += 1
@@ -153,10 +194,7 @@ class Life:
             self.check()
             if self._again(flight, state):
                 self.world.repeated.append(f"{flight.step} at {self.point}")
-            performed = flight.step, flight.effect.attempt
-            if isinstance(flight.effect, CallTool) and self.world.performed[performed]:
-                self.world.rerun[next(call.tool for call in state.calls if call.id == flight.step)] += 1
-            self.world.performed[performed] += 1
+            self._tally(flight, state)
             done: Done = await performing(hands, flight, state)
             self.effects += 1
             if self.reached("effect", self.effects):
@@ -165,16 +203,40 @@ class Life:
 
         return perform
 
-    def _again(self, flight: Flight, state: State) -> bool:
-        """Whether this was performed before and must not be: its outcome is known, or it may happen only once."""
+    def _tally(self, flight: Flight, state: State) -> None:
+        """Note what is performed, and of a body whether a crash made it run again."""
         if not isinstance(flight.effect, CallTool):
+            return
+        found = _call(flight, state)
+        entered = _entered(found)
+        if entered in self.world.performed:
+            self.world.rerun[found.tool] += 1
+        self.world.performed.add(entered)
+
+    def _again(self, flight: Flight, state: State) -> bool:
+        """Whether this was performed before and must not be: its outcome is known, or it may happen only once.
+
+        What only asks (verdicts, `verify`) may ask again. Hooks run again until the mark they leave is committed.
+        """
+        if isinstance(flight.effect, RunHooks):
+            return f"hooks {flight.step}" in self.settled
+        if not isinstance(flight.effect, CallTool):
+            return isinstance(flight.effect, CallModel) and flight.step in self.settled
+        found = _call(flight, state)
+        tool = state.tool_of(found)
+        if tool is None or tool.effect != "once":
             return flight.step in self.settled
-        found = next((call for call in state.calls if call.id == flight.step), None)
-        tool = None if found is None else state.tool_of(found)
-        before = self.world.performed[flight.step, flight.effect.attempt]
-        return (flight.step in self.settled and flight.effect.attempt == 1) or (
-            before > 0 and tool is not None and tool.effect == "once"
-        )
+        left = found.intent is None or found.intent.epoch != state.epoch or _entered(found) in self.world.performed
+        return flight.step in self.settled or (left and not tool.steps_only)
+
+
+def _call(flight: Flight, state: State) -> Call:
+    return next(call for call in state.calls if call.id == flight.step)
+
+
+def _entered(call: Call) -> tuple[object, ...]:
+    """What tells one entering of a body from another: a body that let go, or is tried again, is entered anew."""
+    return call.id, call.attempt, call.let_go_in
 
 
 async def crash_points(
@@ -183,11 +245,12 @@ async def crash_points(
     *,
     deps: Any = None,
     model: ModelLike | None = None,
-    decide: Callable[[Any], Any] | None = None,
+    decide: Decide | None = None,
     store: Callable[[VirtualClock], Store] = lambda clock: MemoryStore(clock=clock),
     reset: Callable[[], Any] | None = None,
     check: Callable[[], Any] | None = None,
     told: Callable[[int, int], None] | None = None,
+    awaits: bool = True,
 ) -> CrashReport:
     """Run an agent calmly, then with a crash at each point, and tell what ran twice or came out differently.
 
@@ -195,13 +258,15 @@ async def crash_points(
     the conversation or by its ordinal, as ScriptedModel does. `store` makes the store of each trial.
 
     `reset` makes the outside world new before each trial, and `check` looks at it afterwards: what it raises, or
-    returns unless that is None or True, is wrong. `told` hears how many points of how many are done.
+    returns unless that is None or True, is wrong. `told` hears how many points of how many are done. Without `awaits`
+    no crash falls into the middle of a tool's body.
+
+    `decide` answers each ticket on the spot, in every life; where it says None the ticket is left, and a run that
+    waits for nothing else has come to its end. A run that a crash left in doubt, and nobody answers, is a doubt.
     """
-    if decide is not None:
-        raise Unsupported("decide= comes with the release on people in the loop: leave it out")
     outside = Outside(reset, check)
     await outside.renew()
-    calm = Trial(agent, input, deps, model, store)
+    calm = Trial(agent, input, deps, model, store, decide)
     expected, life = await calm.run(None)
     wrong = await outside.found("without a crash")
     repeated: list[str] = []
@@ -210,9 +275,11 @@ async def crash_points(
     doubts = 0
     points = [Point(where, n) for where in ("before", "after") for n in range(1, life.commits + 1)]
     points += [Point("effect", n) for n in range(1, life.effects + 1)]
+    waits = range(1, life.awaits + 1, life.awaits // MOST_AWAITS + 1) if awaits else ()
+    points += [Point("await", n) for n in waits]
     for number, point in enumerate(points, start=1):
         await outside.renew()
-        trial = Trial(agent, input, deps, model, store)
+        trial = Trial(agent, input, deps, model, store, decide)
         story, _ = await trial.run(point)
         wrong += await outside.found(str(point))
         repeated += trial.world.repeated
@@ -227,43 +294,22 @@ async def crash_points(
     )
 
 
-class Outside:
-    """The world beyond the store, as far as its owner lent us functions for it."""
-
-    def __init__(self, reset: Callable[[], Any] | None, check: Callable[[], Any] | None) -> None:
-        self._reset = reset
-        self._check = check
-
-    async def renew(self) -> None:
-        if self._reset is not None:
-            await call(self._reset)
-
-    async def found(self, where: str) -> list[str]:
-        """What is wrong with it now, each with the crash that showed it."""
-        if self._check is None:
-            return []
-        outcome = await attempt(call(self._check))
-        if isinstance(outcome, Raised):
-            return [f"{where}: {described(outcome.error)}"]
-        value = cast("object", outcome.value)
-        if value is None or value is True:
-            return []
-        several = isinstance(value, list | tuple)
-        return [f"{where}: {one}" for one in (cast("Sequence[object]", value) if several else (value,))]
-
-
 class Story(Struct, frozen=True):
-    """What a journal tells: the conversation and its end, and which calls ended in doubt."""
+    """What a journal tells: the conversation and its end, and which calls somebody else had to tell the outcome of."""
 
     messages: tuple[Message, ...]
     outcome: str
     output: object
     ends: int
     doubts: tuple[str, ...]
+    waits: bool  # in a doubt that nobody answers
 
     def tells_the_same(self, other: "Story") -> bool:
+        if self.waits:
+            said = self._said(self.doubts)
+            return self.ends == 0 and said == other._said(self.doubts)[: len(said)]
         return (
-            self.ends == other.ends == 1
+            self.ends == other.ends
             and (self.outcome, self.output) == (other.outcome, other.output)
             and self._said(self.doubts) == other._said(self.doubts)
         )
@@ -280,13 +326,21 @@ class Trial:
     """One run of the agent in a world of its own, through as many lives as it takes."""
 
     def __init__(
-        self, agent: Agent[Any, Any], input: Input, deps: Any, model: ModelLike | None, store: Callable[..., Store]
+        self,
+        agent: Agent[Any, Any],
+        input: Input,
+        deps: Any,
+        model: ModelLike | None,
+        store: Callable[..., Store],
+        decide: Decide | None,
     ) -> None:
         self.agent = agent
+        self.decide = decide
         self.input = input
         self.deps = deps
         self.model = model
         self.clock = VirtualClock()
+        self.left: int | None = None  # when the ticket expires that nobody answers
         self.world = World(store(self.clock), self.clock)
 
     async def run(self, point: Point | None) -> tuple[Story, Life]:
@@ -314,7 +368,7 @@ class Trial:
         async with _hands(life):
             work = asyncio.ensure_future(self._work(runtime))
             death = asyncio.ensure_future(life.dead.wait())
-            passing = asyncio.ensure_future(_pass_time(self.clock))
+            passing = asyncio.ensure_future(self._pass_time())
             await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
             passing.cancel()
             death.cancel()
@@ -329,9 +383,54 @@ class Trial:
     async def _work(self, runtime: Runtime) -> Result[Any]:
         await runtime.open()
         run = await runtime.start(self.agent, self.input, run_id=RUN)
-        result = await run.result(until="done")
+        result = await self._settled(runtime, run)
         await runtime.close()
         return result
+
+    async def _settled(self, runtime: Runtime, run: Run[Any]) -> Result[Any]:
+        """What the run comes to when every ticket that `decide` has an answer for is answered."""
+        while True:
+            result = await run.result()
+            if result.status == "done":
+                return result
+            if not await self._decided(runtime, result):
+                row = await run.info()
+                self.left = row.wake_at
+                # The run may have gone on meanwhile, and ask something else.
+                if row.status == "waiting" and row.wake_at is None and (await run.result()).tickets == result.tickets:
+                    return result
+            await asyncio.sleep(LOOK_AGAIN)
+
+    async def _decided(self, runtime: Runtime, result: Result[Any]) -> bool:
+        """Whether the run has something to go on with."""
+        answers = 0
+        for ticket in result.tickets:
+            decision = None if self.decide is None else await call(self.decide, ticket)
+            if decision is None:
+                continue
+            answers += 1
+            # It may have been decided in the life before, whose last word was not heard.
+            with suppress(AlreadyDecided):
+                await runtime.decide(ticket, decision, by="decide")
+        return answers > 0
+
+    async def _pass_time(self) -> None:
+        """Backoffs and sleeps take no real time here, nor does the expiry of a ticket that nobody answers."""
+        while True:
+            await asyncio.sleep(0.001)
+            due = await self._due()
+            await self.clock.advance(TICK if due is None else max(due - self.clock.now(), 0) / SECOND)
+
+    async def _due(self) -> int | None:
+        """When the run goes on, if it waits for nothing but that."""
+        found = await attempt(self.world.store.info(RUN))
+        if isinstance(found, Raised):
+            if isinstance(found.error, asyncio.CancelledError):
+                raise found.error
+            return None
+        waits = found.value.status == "waiting" and found.value.wake_at is not None
+        alone = found.value.reasons[:1] in (("timer",), ("rate_limit",)) or found.value.wake_at == self.left
+        return found.value.wake_at if waits and alone else None
 
     async def _lease(self) -> int | None:
         found = await asyncio.gather(self.world.store.lease(RUN), return_exceptions=True)  # noqa: TID251
@@ -341,31 +440,28 @@ class Trial:
 
     async def _story(self, result: Result[Any]) -> Story:
         entries: list[Entry] = await self.world.store.read(RUN)
+        doubts = [entry.call for entry in entries if isinstance(entry, DoubtResolved) and entry.rule != RETRY]
+        doubts += [ticket.call or "" for ticket in result.tickets if ticket.kind == "doubt"]
         return Story(
             messages=result.messages,
-            outcome=str(result.outcome),
+            outcome=str(result.outcome or result.reason),
             output=result.output if result.ok else result.detail,
             ends=sum(isinstance(entry, RunFinished) for entry in entries),
-            doubts=tuple(entry.call for entry in entries if isinstance(entry, DoubtResolved)),
+            doubts=tuple(doubts),
+            waits=any(ticket.kind == "doubt" for ticket in result.tickets),
         )
 
 
 @asynccontextmanager
 async def _hands(life: Life) -> AsyncGenerator[None]:
     """The hands of this process are cut off where the life says so."""
-    whole = Hands.perform
-    setattr(Hands, "perform", life.hands(whole))  # noqa: B010
-    try:
+    run: Any = getattr(Body, "_run")  # noqa: B009
+
+    async def stepped(body: Body, *args: Any) -> object:
+        return await Stepped(run(body, *args), lambda: life.waits(body))
+
+    with patch.object(Hands, "perform", life.hands(Hands.perform)), patch.object(Body, "_run", stepped):
         yield
-    finally:
-        setattr(Hands, "perform", whole)  # noqa: B010
-
-
-async def _pass_time(clock: VirtualClock) -> None:
-    """Backoffs and sleeps take no real time here."""
-    while True:
-        await asyncio.sleep(0.001)
-        await clock.advance(0.25)
 
 
 async def _abandon(tasks: "set[asyncio.Future[Any]]") -> None:
@@ -373,6 +469,11 @@ async def _abandon(tasks: "set[asyncio.Future[Any]]") -> None:
     here = asyncio.current_task()
     if here is not None:
         tasks.discard(here)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)  # noqa: TID251
+    left = set(tasks)
+    for _ in range(DEATHS):
+        for task in left:
+            task.cancel()
+        if not left:
+            return
+        # Bodies may catch what ends them, again and again.
+        _, left = await asyncio.wait(left, timeout=LOOK_AGAIN)

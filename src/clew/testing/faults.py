@@ -8,12 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from clew.core import entries as e
-from clew.core import rules, state
-from clew.core.effects import CallTool
+from clew.core import rules, state, turns
 from clew.core.letters import DecisionLetter, MessageLetter
 from clew.core.state import State
 from clew.errors import StaleWriter, UsageError
@@ -21,15 +19,8 @@ from clew.ports import Batch, Receipt
 from clew.runtime import asking, bodies, driver, feed, plan, worker
 from clew.runtime.flight import Done
 from clew.stores import claims, memory, sqlite
-
-
-class Fault(Struct, frozen=True):
-    """A promise that is broken: the statements it belongs to, what goes wrong, and the patches that make it so."""
-
-    statements: tuple[str, ...]
-    summary: str
-    plant: Callable[[ExitStack], None]
-
+from clew.testing import tool_faults
+from clew.testing.planting import Fault, always, replacing
 
 STORES: tuple[Any, ...] = (memory.MemoryStore, sqlite.SqliteStore)
 
@@ -48,27 +39,6 @@ def _on_commit(change: Callable[[Any, Batch], Any]) -> Callable[[ExitStack], Non
             stack.enter_context(patch.object(store, "commit", commit))
 
     return plant
-
-
-def _replacing(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[ExitStack], None]:
-    """Put what `make` makes of an attribute in its place."""
-
-    def plant(stack: ExitStack) -> None:
-        stack.enter_context(patch.object(owner, name, make(getattr(owner, name))))
-
-    return plant
-
-
-def _always(answer: object) -> Callable[[Any], Any]:
-    """A function that answers the same, whatever it is asked, in place of the whole one."""
-
-    def make(_whole: Any) -> Any:
-        def constant(*_args: Any, **_kwargs: Any) -> Any:
-            return answer
-
-        return constant
-
-    return make
 
 
 # --- the store --------------------------------------------------------------------------------------------------------
@@ -143,22 +113,15 @@ def _claim_what_is_held(stack: ExitStack) -> None:
 
 
 def _by_completion(whole: Any) -> Any:
-    def answered(before: State, result: Any) -> Any:
+    def answered(before: State, found: Any, result: Any) -> Any:
         def place(call: Any) -> int:
             if call.answer is not None:
                 return int(call.answer.id.rpartition(":")[2])
             return int(before.seq + (call.id != result.call))
 
-        return whole(replace(before, calls=tuple(sorted(before.calls, key=place))), result)
+        return whole(replace(before, calls=tuple(sorted(before.calls, key=place))), found, result)
 
     return answered
-
-
-def _no_intent(_whole: Any) -> Any:
-    def start(_state: State, call: state.Call, _tool: Any) -> CallTool:
-        return CallTool(call.id, call.failures + 1, call.retry_at)
-
-    return start
 
 
 def _forgetful(whole: Any) -> Any:
@@ -270,72 +233,72 @@ FAULTS: dict[str, Fault] = {
         ("J1",), "an end or a release is taken although there is unread mail", _on_commit(_unguarded)
     ),
     "result-not-awaited": Fault(
-        ("T3",), "the run goes on before a result is durable", _replacing(driver.Driver, "_commit", _unawaited)
+        ("T3",), "the run goes on before a result is durable", replacing(driver.Driver, "_commit", _unawaited)
     ),
     "acting-before-commit": Fault(
-        ("L1",), "tools start before the reply is durable", _replacing(driver.Driver, "_commit", _acting_first)
+        ("L1",), "tools start before the reply is durable", replacing(driver.Driver, "_commit", _acting_first)
     ),
     "conflict-swallowed": Fault(
-        ("J7",), "a refused commit counts as made", _replacing(driver.Driver, "_commit", _deaf_to_conflict)
+        ("J7",), "a refused commit counts as made", replacing(driver.Driver, "_commit", _deaf_to_conflict)
     ),
     "results-out-of-order": Fault(
-        ("L4",), "results do not take their place by call order", _replacing(state, "_answered", _by_completion)
+        ("L4",), "results do not take their place by call order", replacing(turns, "_answered", _by_completion)
     ),
-    "double-finish": Fault(("J8",), "a run ends twice", _replacing(driver.Driver, "_finish", _ending_twice)),
+    "double-finish": Fault(("J8",), "a run ends twice", replacing(driver.Driver, "_finish", _ending_twice)),
     "message-lost": Fault(("J1",), "an accepted message is not stored", _lose_messages),
     "letters-not-taken": Fault(
         ("J1",), "a letter stays in the inbox after it was taken in", _on_commit(_without_taking)
     ),
     "lease-ignored": Fault(("R1",), "a run that somebody drives is claimed", _claim_what_is_held),
-    "intent-missing": Fault(("T1",), "a once call starts without its intent", _replacing(rules, "_start", _no_intent)),
     "doubt-forgotten": Fault(
-        ("T1",), "what a crash left is started again", _replacing(state, "_attached", _blind_attach)
+        ("T1",), "what a crash left is started again", replacing(state, "_attached", _blind_attach)
     ),
     "early-decision-dropped": Fault(("J1",), "a decision is acknowledged and never seen", _drop_decisions),
     "rebase-forgets-results": Fault(
-        ("B2",), "finished results are asked for again in a fork", _replacing(state, "unjudged", _forgetful)
+        ("B2",), "finished results are asked for again in a fork", replacing(state, "unjudged", _forgetful)
     ),
     "rebase-carries-counters": Fault(
-        ("B1",), "usage of the base counts against the new run", _replacing(state, "rebase", _crossing_costs)
+        ("B1",), "usage of the base counts against the new run", replacing(state, "rebase", _crossing_costs)
     ),
     "start-digest-ignored": Fault(
         ("J3",),
         "another start of the same id attaches",
-        _replacing(plan, "digest", _always("sha256:0")),
+        replacing(plan, "digest", always("sha256:0")),
     ),
     "cancel-ignored": Fault(
         ("C1",),
         "a cancel changes nothing",
-        _replacing(rules, "RULES", lambda whole: whole[1:]),
+        replacing(rules, "RULES", lambda whole: whole[1:]),
     ),
     "limits-ignored": Fault(
-        ("L2",), "limits are not held against the fold", _replacing(rules, "exceeded", _always(None))
+        ("L2",), "limits are not held against the fold", replacing(rules, "exceeded", always(None))
     ),
     "end-seen-before-commit": Fault(
-        ("E3",), "the end is shown before it is durable", _replacing(driver.Driver, "_commit", _seen_too_early)
+        ("E3",), "the end is shown before it is durable", replacing(driver.Driver, "_commit", _seen_too_early)
     ),
     "blobs-dropped": Fault(("J6",), "large values are referred to and not stored", _on_commit(_without_blobs)),
     "deaths-uncounted": Fault(
         ("R3",),
         "a run that kills its drivers is never set aside",
-        _replacing(claims, "deaths", _always(0)),
+        replacing(claims, "deaths", always(0)),
     ),
     "cancelled-error-reruns": Fault(
         ("T8",),
         "a tool that raises CancelledError runs for ever",
-        _replacing(bodies.Body, "_raised", _cancel_is_nothing),
+        replacing(bodies.Body, "_raised", _cancel_is_nothing),
     ),
     "arguments-guessed": Fault(
         ("L8",),
         "arguments that do not parse become an empty object",
-        _replacing(asking, "parse_arguments", _empty_arguments),
+        replacing(asking, "parse_arguments", _empty_arguments),
     ),
-    "watchers-not-woken": Fault(("E1",), "a commit wakes no watcher", _replacing(feed.Feed, "_changed", _always(None))),
+    "watchers-not-woken": Fault(("E1",), "a commit wakes no watcher", replacing(feed.Feed, "_changed", always(None))),
     "mail-unread": Fault(
         ("C1",),
         "a driver at work never looks into its inbox",
-        _replacing(worker.Worker, "notify", _always(True)),
+        replacing(worker.Worker, "notify", always(True)),
     ),
+    **tool_faults.FAULTS,
 }
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clew.core.entries import DriverAttached, RunFinished
+from clew.core.entries import DriverAttached, Owner, RunFinished
 from clew.errors import StaleWriter
 from clew.ports import Batch, Receipt, Store
 
@@ -17,6 +17,10 @@ class Restless:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    async def is_gone(self, owner: Owner) -> bool:  # noqa: ARG002
+        """Whoever was crashed is at nothing any more."""
+        return True
 
     async def commit(self, batch: Batch) -> Receipt:
         receipt = await self._store.commit(batch)

@@ -1,8 +1,11 @@
 """Starting runs and committing batches in memory, and the rows that follow."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from clew.core.entries import DecisionMade, TicketClosed, TicketOpened
+from clew.core.tickets import Ticket
 from clew.ports import Batch, HeadMove, NewRun, Started, ThreadInfo
 from clew.stores import admission, rows
 from clew.stores.memory import letters
@@ -62,7 +65,7 @@ def _follow(world: World, batch: Batch) -> list[str]:
     for move in batch.heads:
         _move_head(world, move)
     for entry in rows.ticket_entries(batch):
-        _follow_ticket(world, batch.run, entry)
+        _follow_ticket(world, batch.run, entry, batch.tickets)
     _follow_rows(world, batch)
     for target, letter in batch.posts:
         if letters.hears(world, target):
@@ -90,11 +93,15 @@ def _move_head(world: World, move: HeadMove) -> None:
     world.threads[move.thread] = replace(thread, head=move.new, queue=queue, updated_at=now)
 
 
-def _follow_ticket(world: World, run: str, entry: TicketOpened | DecisionMade | TicketClosed) -> None:
+def _follow_ticket(
+    world: World, run: str, entry: TicketOpened | DecisionMade | TicketClosed, tickets: Sequence[Ticket]
+) -> None:
     key = (run, entry.ticket)
     match entry:
         case TicketOpened():
-            world.tickets[key] = Asked(rows.opened(entry, run, world.runs[run].thread_id))
+            # A body that lets go again says again what it waits for: the ticket stays as it is.
+            if key not in world.tickets:
+                world.tickets[key] = Asked(rows.opened(entry, world.runs[run], tickets))
         case DecisionMade() if key not in world.decisions:
             letters.settle(world, run, rows.letter_of(entry))
         case TicketClosed() if key in world.tickets and world.tickets[key].closed is None:

@@ -37,6 +37,7 @@ def deliver(world: World, run: str, letter: AnyLetter) -> str:
         return run
     number = world.leases[run].inbox_seq + 1
     world.leases[run] = replace(world.leases[run], inbox_seq=number, ready=True)
+    world.runs[run] = rows.stirred(world.runs[run])
     body = admission.encoded_letter(replace(letter, inbox=number))
     world.inbox[run] = (*world.inbox[run], Kept(number, number, body))
     if message_id:

@@ -83,7 +83,12 @@ def tickets(world: World, which: TicketFilter) -> list[Ticket]:
 
 def _asks(world: World, which: TicketFilter, ticket: Ticket) -> bool:
     agent = world.runs[ticket.run_id].agent
-    same = ((which.agent, agent), (which.thread_id, ticket.thread_id), (which.kind, ticket.kind))
+    same = (
+        (which.agent, agent),
+        (which.thread_id, ticket.thread_id),
+        (which.kind, ticket.kind),
+        (which.ticket, ticket.id),
+    )
     return all(wanted in (None, found) for wanted, found in same)
 
 

@@ -144,6 +144,9 @@ class MemoryStore:
         row = self._world.leases[run]
         return claims.lease_info(run, row, alive=self._world.is_held(row))
 
+    async def is_gone(self, owner: Owner) -> bool:
+        return self._world.is_gone(owner)
+
     async def next_wake(self, agents: Collection[str] | None = None) -> int | None:
         return leases.next_wake(self._world, agents)
 

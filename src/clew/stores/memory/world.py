@@ -6,6 +6,7 @@ from itertools import count
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clew.core.entries import Owner
 from clew.core.tickets import Ticket
 from clew.core.values import Digest
 from clew.ports import RunInfo, ThreadInfo
@@ -110,7 +111,9 @@ class World:
 
     def is_held(self, lease: Lease) -> bool:
         """Whether a living owner may still go on."""
-        if lease.owner is None or lease.owner.boot != owners.this_process().boot:
-            return False
-        gone = owners.is_local(lease.owner) and not owners.is_running(lease.owner)
-        return lease.until > self.time.boottime() and not gone
+        return lease.owner is not None and not self.is_gone(lease.owner) and lease.until > self.time.boottime()
+
+    def is_gone(self, owner: Owner) -> bool:
+        """Whether it cannot be alive: nothing here outlives a boot, or this very host."""
+        here = owner.boot == owners.this_process().boot
+        return not here or (owners.is_local(owner) and not owners.is_running(owner))

@@ -6,6 +6,10 @@ SELECT inbox_seq, done FROM lease WHERE run = ?;
 -- One more letter, and something to do.
 UPDATE lease SET inbox_seq = ?, ready = 1 WHERE run = ?;
 
+-- name: stir
+-- Who waits and gets a letter waits no longer: somebody has to look at it.
+UPDATE run SET status = 'running', reasons = '[]', waiting_since = NULL WHERE key = ? AND status = 'waiting';
+
 -- name: insert
 -- A letter as it came.
 INSERT INTO inbox (run, number, since, body) VALUES (?, ?, ?, ?);
@@ -43,8 +47,8 @@ INSERT INTO message (run, id, number) VALUES (?, ?, ?);
 SELECT body, closed FROM ticket WHERE run = ? AND id = ?;
 
 -- name: open_ticket
--- A ticket as its entry declares it; the same id again is the same ticket, opened anew.
-INSERT OR REPLACE INTO ticket (run, id, kind, call, body, closed) VALUES (?, ?, ?, ?, ?, NULL);
+-- A ticket as its entry declares it; the same id again is the same ticket, which stays as it is.
+INSERT OR IGNORE INTO ticket (run, id, kind, call, body, closed) VALUES (?, ?, ?, ?, ?, NULL);
 
 -- name: close_ticket
 -- Closed by an entry, without a decision.

@@ -178,6 +178,7 @@ class Desk:
 
     def lapsed_before(self, owner: Owner) -> float:
         """Leases of this owner up to here are over: by boot time, or all of them if it cannot be alive."""
-        if owner.boot != owners.this_process().boot or self.presence.is_gone(owner):
-            return _ALL
-        return self.time.boottime()
+        return _ALL if self.is_gone(owner) else self.time.boottime()
+
+    def is_gone(self, owner: Owner) -> bool:
+        return owner.boot != owners.this_process().boot or self.presence.is_gone(owner)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from clew.core.entries import DecisionMade, TicketClosed, TicketOpened
+from clew.core.tickets import Ticket
 from clew.errors import ClewError
 from clew.ports import Batch, HeadMove, NewRun, Receipt, Started
 from clew.stores import admission, queries, rows
@@ -116,7 +117,7 @@ def _follow(desk: Desk, key: int, batch: Batch) -> Changed:
     for move in batch.heads:
         _move_head(desk, move)
     for entry in rows.ticket_entries(batch):
-        _follow_ticket(desk, key, batch.run, entry)
+        _follow_ticket(desk, key, batch.run, entry, batch.tickets)
     _follow_rows(desk, key, batch)
     for target, letter in batch.posts:
         changed += letters.post_if_heard(desk, target, letter)
@@ -134,11 +135,13 @@ def _move_head(desk: Desk, move: HeadMove) -> None:
     desk.run(_THREADS["leave"], key)
 
 
-def _follow_ticket(desk: Desk, key: int, run: str, entry: TicketOpened | DecisionMade | TicketClosed) -> None:
+def _follow_ticket(
+    desk: Desk, key: int, run: str, entry: TicketOpened | DecisionMade | TicketClosed, tickets: Sequence[Ticket]
+) -> None:
     match entry:
         case TicketOpened():
             row = reading.row(desk.connection, run)
-            letters.open_ticket(desk, key, rows.opened(entry, run, row.thread_id))
+            letters.open_ticket(desk, key, rows.opened(entry, row, tickets))
         case DecisionMade():
             letters.settle(desk, key, rows.letter_of(entry))
         case TicketClosed():

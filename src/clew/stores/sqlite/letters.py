@@ -42,6 +42,7 @@ def _deliver(desk: Desk, key: int, letter: AnyLetter) -> int | None:
         return None
     number = int(newest) + 1
     desk.run(_LETTERS["number"], number, key)
+    desk.run(_LETTERS["stir"], key)
     desk.run(_LETTERS["insert"], key, number, number, admission.encoded_letter(replace(letter, inbox=number)))
     if message_id:
         desk.run(_LETTERS["remember"], key, message_id, number)

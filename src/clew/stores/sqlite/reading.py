@@ -49,6 +49,7 @@ _TICKET_CONDITIONS = {
     "agent": "run.agent = :agent",
     "thread_id": "run.thread_id = :thread_id",
     "kind": "ticket.kind = :kind",
+    "ticket": "ticket.id = :ticket",
     "run": "(ticket.run, ticket.call, ticket.id) > (:run, :call, :id)",
 }
 
@@ -213,6 +214,7 @@ def tickets(connection: sqlite3.Connection, which: TicketFilter) -> list[Ticket]
         "agent": which.agent,
         "thread_id": which.thread_id,
         "kind": which.kind,
+        "ticket": which.ticket,
         "limit": which.limit,
     }
     if which.after is not None:

@@ -229,6 +229,9 @@ class SqliteStore:
     async def lease(self, run: str) -> LeaseInfo:
         return self._ask(lambda _: leases.lease(self._glance, run))
 
+    async def is_gone(self, owner: Owner) -> bool:
+        return self._glance.is_gone(owner)
+
     async def next_wake(self, agents: Collection[str] | None = None) -> int | None:
         return self._ask(lambda reader: leases.next_wake(reader, agents))
 

@@ -213,6 +213,21 @@ class LeaseContract:
         [claim] = await store.claim(AWAY, lease=LEASE)
         assert claim.unclean == 0
 
+    @pytest.mark.proves("R0", "R3")
+    async def test_what_its_time_had_woken_is_found_when_it_is_given_back_at_work(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        driver = await driven(store, "r")
+        await driver.release(Projection(status="waiting", reasons=("timer",), wake_at=clock.wall + SECOND))
+        assert await store.claim(FAR, lease=LEASE) == []
+        clock.advance(1)
+        [claim] = await store.claim(FAR, lease=LEASE)
+        driver.epoch = claim.epoch
+        await driver.commit(note(), projection=RUNNING)
+        await store.give_back("r", claim.epoch)
+        [claim] = await store.claim(AWAY, lease=LEASE)
+        assert claim.run == "r"
+
     @pytest.mark.proves("R3")
     async def test_giving_back_forgets_no_deaths(self, store: Store, clock: HandClock) -> None:
         await _die(store, clock, "r", times=2)
