@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from clew.core import calls, course, proceeding, rules, turns
+from clew.core import calls, proceeding, rules, state, turns
 from clew.core import entries as e
+from clew.core.course import Course
 from clew.core.effects import CallTool, Record
 from clew.core.state import State
 from clew.runtime import bodies, judging, merging, recovery, verbs, verifying
@@ -137,7 +138,7 @@ FAULTS: dict[str, Fault] = {
         ("L9",), "what a run has seen does not stop it", replacing(turns, "stopped_by_text", always(None))
     ),
     "repeats-uncounted": Fault(
-        ("L9",), "the same reply for ever", replacing(course, "replied", lambda _whole: _unchanged)
+        ("L9",), "the same reply for ever", replacing(state, "replied", lambda _whole: _unchanged)
     ),
     "cut-off-is-final": Fault(
         ("L6",), "an answer that was cut off counts as whole", replacing(rules, "_goes_on", always(False))
@@ -153,5 +154,5 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def _unchanged(before: course.Course, _entry: Any, _window: Any) -> course.Course:
+def _unchanged(before: Course, *_said: Any) -> Course:
     return before
