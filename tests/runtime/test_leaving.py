@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew import Middleware, tool
+from clew import Middleware, ToolError, tool
 from clew.core import entries as e
 from clew.runtime.user_code import THREADS
 from clew.testing import call
@@ -75,3 +75,26 @@ async def test_middleware_that_is_cut_off_by_a_leaving_process_has_not_failed(wo
     result = await (await again.get("r")).result()
     [told] = results(result.messages).values()
     assert (told.content, told.is_error) == ("worked", False)
+
+
+@pytest.mark.proves("T2", "T3")
+async def test_a_recovery_that_is_cut_off_by_a_leaving_process_has_not_said_stop(world: World) -> None:
+    held = Stop()
+
+    async def recover(*_said: Any) -> str:
+        await held.arrive()
+        return "tell"
+
+    @tool(effect="read")
+    async def fails() -> str:
+        raise ToolError("the line is dead")
+
+    desk = agent([[call("fails")], "Done."], fails, on_tool_error=recover)
+    rt = await world.open(desk)
+    run = await rt.start(desk, "Go", run_id="r")
+    await held.reached()
+    await rt.close()
+    held.let_go()
+    again = await world.open(desk)
+    result = await (await again.get(run.id)).result()
+    assert (result.status, result.text) == ("done", "Done.")

@@ -251,6 +251,8 @@ class Hooks:
         context = self._context(state, self._verbs(state, "on_tool_error"))
         outcome = await attempt(call_user(recovery, context, current(found), ToolError(entry.message)))
         if isinstance(outcome, Raised):
+            if isinstance(outcome.error, asyncio.CancelledError):
+                raise outcome.error  # the process leaves, or the run is cancelled: that is no word of the agent's
             return replace(entry, stop=True, message=f"{entry.message} (on_tool_error: {described(outcome.error)})")
         count = state.course.failing.get(found.tool, 0) + 1  # this failure is not counted yet
         return _as_recovered(entry, outcome.value, count)
