@@ -37,7 +37,7 @@ async def test_a_call_for_which_no_thread_was_free_is_begun_by_the_next_process(
             await rt.start(filler, "Go")
         await until(lambda: len(busy) == THREADS)
         run = await rt.start(worker, "Go", run_id="r")
-        await asyncio.sleep(0.1)
+        await until(lambda: rt._station.threads._unclaimed < 0)  # it waits for a thread
         assert ran == []
         await rt.close()
         again = await world.open(worker)

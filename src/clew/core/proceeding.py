@@ -385,16 +385,16 @@ def _what_is_unknown(call: Call) -> str:
 def _happened(call: Call, subject: str, value: Value, source: e.Source) -> Record:
     if subject == call.id:
         return Record(e.ToolReturned(step=call.id, call=call.id, content=value, source=source))
-    return Record(_step_record(call, subject, value=value))
+    return Record(step_record(call, subject, value=value))
 
 
 def _failed_there(call: Call, subject: str, class_: str, message: str, source: e.Source) -> Record:
     if subject == call.id:
         return failure(call, class_, message, source)
-    return Record(_step_record(call, subject, error=e.StepError(class_, message)))
+    return Record(step_record(call, subject, error=e.StepError(class_, message)))
 
 
-def _step_record(call: Call, subject: str, *, value: Value = None, error: e.StepError | None = None) -> e.StepRecorded:
+def step_record(call: Call, subject: str, *, value: Value = None, error: e.StepError | None = None) -> e.StepRecorded:
     begun = next(entry for entry in reversed(call.steps) if entry.step == subject)
     return e.StepRecorded(
         step=subject,

@@ -108,6 +108,10 @@ class State(Struct, frozen=True, kw_only=True, gc=False):
     def open_calls(self) -> tuple[Call, ...]:
         return tuple([call for call in self.calls if call.answer is None])
 
+    def call(self, call_id: str) -> Call:
+        """A call of the turn at hand."""
+        return next(call for call in self.calls if call.id == call_id)
+
     def tool_of(self, call: Call) -> ToolSpec | None:
         """The tool as it was declared when the call was asked for, client tools of the run included."""
         spec = self.known.specs.get(call.fingerprint)

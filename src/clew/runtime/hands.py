@@ -25,7 +25,7 @@ from clew.runtime.redact import described, words
 from clew.runtime.station import Station
 from clew.runtime.user_code import Raised, attempt, attempt_sync
 from clew.runtime.values import referred, stored
-from clew.runtime.verbs import BodyVerbs
+from clew.runtime.verbs import BodyVerbs, KeyVerbs
 from clew.runtime.verifying import verified
 
 if TYPE_CHECKING:
@@ -74,16 +74,16 @@ class Hands:
             case CallModel():
                 return self._asking.broken_off(effect, state)
             case CallTool():
-                found = _found(state, effect.step)
+                found = state.call(effect.step)
                 body = Body(self._station, flight, state, found, self._hooks)
                 return body.broken_off(self._agent.tool(found.tool), error)
             case Judge():
-                return self._judging.denied(_found(state, effect.step), "its judge was cancelled from inside")
+                return self._judging.denied(state.call(effect.step), "its judge was cancelled from inside")
             case Verify() | RunHooks():
                 return Done()
 
     async def _call_tool(self, flight: Flight, effect: CallTool, state: State) -> Done:
-        found = _found(state, effect.step)
+        found = state.call(effect.step)
         tool = self._agent.tool(found.tool)
         body = Body(self._station, flight, state, found, self._hooks)
         ready = None
@@ -108,7 +108,7 @@ class Hands:
         return self._tool_context(effect.attempt, state, found, verbs)
 
     async def _verify(self, effect: Verify, state: State) -> Done:
-        found = _found(state, effect.step)
+        found = state.call(effect.step)
         context = self._tool_context(found.attempt, state, found, NoVerbs(), subject=effect.subject)
         return await verified(self._station, self._agent.tool(found.tool), context, effect, found)
 
@@ -159,7 +159,7 @@ class Hands:
 
     def _reading_context(self, state: State) -> RunContext[Any]:
         """For functions that only look: instructions, policies, approvals."""
-        return self._run_context(state, _Reading(self._keys(state)))
+        return self._run_context(state, KeyVerbs(self._keys(state)))
 
     def _run_context(self, state: State, verbs: ToolVerbs) -> RunContext[Any]:
         assert state.started is not None
@@ -230,25 +230,6 @@ class Hands:
 
     def _parsed(self, text: str, blobs: "dict[Digest, bytes]") -> Value:
         return stored(self._agent.dump_output(self._agent.parse_output(text)), blobs)
-
-
-class _Reading(NoVerbs):
-    """State to be read."""
-
-    def __init__(self, values: Mapping[tuple[str, str], Any]) -> None:
-        super().__init__()
-        self._values = values
-
-    def state_value(self, key: Any) -> Any:
-        place = (key.scope, key.name)
-        return key.load(self._values[place]) if place in self._values else super().state_value(key)
-
-    def state_has(self, key: Any) -> bool:
-        return (key.scope, key.name) in self._values
-
-
-def _found(state: State, call: str) -> Call:
-    return next(one for one in state.calls if one.id == call)
 
 
 def _decision(found: Call) -> Any:

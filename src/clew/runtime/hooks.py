@@ -26,7 +26,7 @@ from clew.runtime.redact import described
 from clew.runtime.user_code import Raised, attempt, attempt_sync
 from clew.runtime.user_code import call as call_user
 from clew.runtime.values import aside
-from clew.runtime.verbs import noted_as
+from clew.runtime.verbs import KeyVerbs, noted_as
 
 if TYPE_CHECKING:
     from clew.policy import Middleware
@@ -51,7 +51,7 @@ class HookFailed(Exception):
     """A hook raised, or gave what it must not give; says which."""
 
 
-class HookVerbs(NoVerbs):
+class HookVerbs(KeyVerbs):
     """What middleware may do: read and change state, remark, show, ask for the end, all written with what it changes.
 
     `only_looks`: a hook whose words could be written nowhere, or would be again and again.
@@ -64,8 +64,7 @@ class HookVerbs(NoVerbs):
         *,
         only_looks: str | None = None,
     ) -> None:
-        super().__init__(emit)
-        self._values = dict(values)
+        super().__init__(values, emit)
         self._only_looks = only_looks
         self.updates: list[Update] = []
         self.notes: list[e.Noted] = []
@@ -82,13 +81,6 @@ class HookVerbs(NoVerbs):
         self._check("ctx.note")
         self.notes.append(noted_as(None, kind, value, self.blobs))
         return _nothing()
-
-    def state_value(self, key: StateKey[Any]) -> Any:
-        place = (key.scope, key.name)
-        return key.load(self._values[place]) if place in self._values else super().state_value(key)
-
-    def state_has(self, key: StateKey[Any]) -> bool:
-        return (key.scope, key.name) in self._values
 
     def state_update(self, key: StateKey[Any], value: Any) -> None:
         """Merged at once, so that a value or a merge that fails does so in the hook that gave it."""

@@ -72,7 +72,7 @@ class Judging:
 
     def at_once(self, effect: Judge, state: State, validated: Mapping[str, Any] | None) -> Done | None:
         """What can be said without waiting, or None."""
-        found = _call(state, effect.step)
+        found = state.call(effect.step)
         if effect.step in self._rounds or (self._hooks.has("before_tool") and not effect.again):
             return None
         held = self._ask(found, state, current(found), None, again=effect.again, validated=validated)
@@ -82,7 +82,7 @@ class Judging:
         return self._verdict(state, found, held, again=effect.again)
 
     async def perform(self, effect: Judge, state: State, validated: Mapping[str, Any] | None) -> Done:
-        found = _call(state, effect.step)
+        found = state.call(effect.step)
         held = self._rounds.pop(effect.step, None)
         seen: Seen[ToolCall | ToolOutput] | None = None
         if held is None:
@@ -321,7 +321,3 @@ def _plain(content: object) -> object:
     from clew.agent.schema import to_json
 
     return content if isinstance(content, str | int | float | bool | None) else to_json(content)
-
-
-def _call(state: State, step: str) -> Call:
-    return next(call for call in state.calls if call.id == step)

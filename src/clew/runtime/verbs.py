@@ -53,7 +53,22 @@ class StepCall(Struct, frozen=True):
         return fingerprint(self.args, self.kwargs)
 
 
-class BodyVerbs(NoVerbs):
+class KeyVerbs(NoVerbs):
+    """State to be read, by scope and name: what every other context of user code begins with."""
+
+    def __init__(self, values: Mapping[tuple[str, str], Any], emit: Callable[[object], None] | None = None) -> None:
+        super().__init__(emit)
+        self._values: dict[tuple[str, str], Any] = dict(values)
+
+    def state_value(self, key: StateKey[Any]) -> Any:
+        place = (key.scope, key.name)
+        return key.load(self._values[place]) if place in self._values else super().state_value(key)
+
+    def state_has(self, key: StateKey[Any]) -> bool:
+        return (key.scope, key.name) in self._values
+
+
+class BodyVerbs(KeyVerbs):
     """The verbs of one body. What it waits for ends its activation: it is unwound, and runs again when that came."""
 
     def __init__(
@@ -66,11 +81,10 @@ class BodyVerbs(NoVerbs):
         is_async: bool,
         emit: Callable[[object], None],
     ) -> None:
-        super().__init__(emit)
+        super().__init__(values, emit)
         self._station = station
         self._flight = flight
         self._call = found
-        self._values = dict(values)
         self._is_async = is_async
         self._uses: dict[str, int] = {}
         self._running: set[str] = set()
@@ -347,13 +361,6 @@ class BodyVerbs(NoVerbs):
             await self._flight.tell(noted, blobs=blobs)
         finally:
             self._busy -= 1
-
-    def state_value(self, key: StateKey[Any]) -> Any:
-        place = (key.scope, key.name)
-        return key.load(self._values[place]) if place in self._values else super().state_value(key)
-
-    def state_has(self, key: StateKey[Any]) -> bool:
-        return (key.scope, key.name) in self._values
 
     def state_update(self, key: StateKey[Any], value: Any) -> None:
         update = checked_update(key, value)

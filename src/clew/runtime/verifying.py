@@ -11,6 +11,7 @@ from clew.agent import NotDone, Tool, ToolContext, Unknown
 from clew.core import entries as e
 from clew.core.calls import Call
 from clew.core.effects import Verify
+from clew.core.proceeding import step_record
 from clew.errors import UsageError
 from clew.runtime.flight import Done
 from clew.runtime.redact import described
@@ -72,14 +73,5 @@ def _happened(tool: Tool[Any, Any, Any] | None, effect: Verify, found: Call, val
             step=found.id, attempt=found.attempt, call=found.id, content=content, source="verify"
         )
         return Done((finding, result), blobs)
-    begun = next(entry for entry in reversed(found.steps) if entry.step == effect.subject)
-    result = e.StepRecorded(
-        step=effect.subject,
-        call=found.id,
-        name=begun.name,
-        effect=begun.effect,
-        fn=begun.fn,
-        args_digest=begun.args_digest,
-        value=content,
-    )
+    result = step_record(found, effect.subject, value=content)
     return Done((finding, result), blobs)

@@ -207,7 +207,7 @@ class Life:
         """Note what is performed, and of a body whether a crash made it run again."""
         if not isinstance(flight.effect, CallTool):
             return
-        found = _call(flight, state)
+        found = state.call(flight.step)
         entered = _entered(found)
         if entered in self.world.performed:
             self.world.rerun[found.tool] += 1
@@ -222,16 +222,12 @@ class Life:
             return f"hooks {flight.step}" in self.settled
         if not isinstance(flight.effect, CallTool):
             return isinstance(flight.effect, CallModel) and flight.step in self.settled
-        found = _call(flight, state)
+        found = state.call(flight.step)
         tool = state.tool_of(found)
         if tool is None or tool.effect != "once":
             return flight.step in self.settled
         left = found.intent is None or found.intent.epoch != state.epoch or _entered(found) in self.world.performed
         return flight.step in self.settled or (left and not tool.steps_only)
-
-
-def _call(flight: Flight, state: State) -> Call:
-    return next(call for call in state.calls if call.id == flight.step)
 
 
 def _entered(call: Call) -> tuple[object, ...]:
